@@ -1,0 +1,1 @@
+"""Configuration files that ship with kernelward: protocols, reward shaping, calibration."""

@@ -1,0 +1,1 @@
+"""Measuring the judge. For now this room only assembles the console script."""

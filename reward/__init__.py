@@ -1,0 +1,1 @@
+"""Judging one candidate: sandbox, protocols, verdicts, shaping, and the reward function for trainers."""

@@ -1,0 +1,1 @@
+"""CUDA candidates: the CPU emulator and the fast build on a GPU."""

@@ -1,0 +1,1 @@
+"""Processes around a candidate: the zygote, the child, isolation, buffers and the wire between them."""

@@ -1,0 +1,1 @@
+"""Triton candidates: interpreter mode on a CPU, the compiler on a GPU."""

@@ -1,0 +1,1 @@
+"""What is asked and what is right: problems, entries, suites, truth and the comparison."""
