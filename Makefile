@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-TYPED := build/typecheck/kernelward
+TREE := build/tree
 
 .PHONY: demo test test-gpu lint benchmarks clean
 
@@ -12,16 +12,19 @@ demo: $(READY)
 test: $(READY) lint
 	$(BIN)/python -m pytest -q -m "not gpu" tests
 
-# On a machine with an NVIDIA GPU, with whatever torch is installed there (no virtual environment of ours).
-test-gpu:
-	PYTHONPATH=$$($(PYTHON) tests/gpu_path.py) $(PYTHON) -m pytest -q -m gpu tests
+# On a machine with an NVIDIA GPU, with the Python, torch and triton that are installed there.
+test-gpu: $(TREE)
+	PYTHONPATH=$(TREE) $(PYTHON) -m pytest -q -m gpu tests
 
-lint: $(READY)
+lint: $(READY) $(TREE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	mkdir -p $(TYPED)
-	for room in configs suites reward mutants; do ln -sfn $(CURDIR)/$$room $(TYPED)/$$room; done
-	MYPYPATH=build/typecheck $(BIN)/mypy -p kernelward.suites -p kernelward.reward -p kernelward.mutants
+	MYPYPATH=$(TREE) $(BIN)/mypy -p kernelward.suites -p kernelward.reward -p kernelward.mutants
+
+# The rooms under their installed names, without installing: for the type checker and for machines without pip.
+$(TREE):
+	mkdir -p $@/kernelward
+	for room in configs suites reward mutants; do ln -sfn $(CURDIR)/$$room $@/kernelward/$$room; done
 
 benchmarks: $(READY)
 	$(BIN)/python benchmarks/verdicts.py
