@@ -35,6 +35,7 @@ class Entry:
         constants: changed module constants of the problem (so: other shapes), sorted by name; () = declared shape.
         seed_policy: `secret` (HMAC of the run key) or `kernelbench` (the stream that starts at 42).
         draw: which draw of that stream, so a protocol's five draws are five entries.
+        skip: how many earlier `get_inputs` from the same seed are drawn and thrown away first (successive draws).
         draw_device: `judge` draws where the judge computes, `cpu` draws on the CPU and copies.
     """
 
@@ -45,6 +46,7 @@ class Entry:
     constants: tuple[tuple[str, Constant], ...] = ()
     seed_policy: SeedPolicy = "secret"
     draw: int = 0
+    skip: int = 0
     draw_device: DrawDevice = "judge"
 
     @classmethod
@@ -84,6 +86,7 @@ class Entry:
             "constants": {k: _thaw(v) for k, v in self.constants},
             "seed_policy": self.seed_policy,
             "draw": self.draw,
+            "skip": self.skip,
             "draw_device": self.draw_device,
         }
         default = type(self)()
