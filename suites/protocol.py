@@ -7,8 +7,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
-import torch
-
 from .. import configs
 from .entry import Entry
 from .errors import InputError
@@ -223,6 +221,8 @@ def load_protocol(ref: str | Path) -> ProtocolSpec:
 
 def stream_seeds(count: int, seed: int = KERNELBENCH_SEED) -> list[int]:
     """The first seeds of KernelBench's trials: `manual_seed(42)`, then one `randint(0, 2**32 - 1)` per trial."""
+    import torch  # here, so that the trainer's light client can read protocols
+
     generator = torch.Generator().manual_seed(seed)
     return [int(torch.randint(0, 2**32 - 1, (1,), generator=generator).item()) for _ in range(count)]
 
