@@ -1,0 +1,107 @@
+"""Draw an entry: the same problem, entry, seed and class of device always give the same inputs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .entry import Entry
+from .errors import InputError
+from .hashing import derive_seed
+from .problem import LoadedProblem, Problem, kernelbench_trial_seeds, load_problem
+
+_KERNELBENCH_SEED = 42  # the checker's default seed; the problem's model and constructor arguments use it as it is
+_DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One entry's inputs, with what is needed to build the reference for them.
+
+    Attributes:
+        inputs: arguments of the forward call, on the judge's device.
+        init_inputs: constructor arguments; tensors are on the judge's device.
+        loaded: the problem with the entry's constants.
+        seed: what the inputs were drawn from; with the entry it replays them exactly.
+        model_seed: what the reference's parameters are drawn from.
+        dtype: floating-point dtype of inputs and parameters.
+        device: where the inputs are.
+        draw_device: where the random numbers were drawn.
+    """
+
+    inputs: list[Any]
+    init_inputs: list[Any]
+    loaded: LoadedProblem
+    seed: int
+    model_seed: int
+    dtype: torch.dtype
+    device: torch.device
+    draw_device: torch.device
+
+    def build_model(self) -> nn.Module:
+        """The reference with this draw's parameters, rounded to the entry's dtype, on the judge's device."""
+        return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, self.draw_device)
+
+
+def entry_dtype(entry: Entry) -> torch.dtype:
+    """The torch dtype that an entry names.
+
+    Raises:
+        InputError: no floating-point dtype goes by that name.
+    """
+    if entry.dtype not in _DTYPES:
+        raise InputError(f"entry {entry.id}: unknown dtype {entry.dtype!r}; use one of {', '.join(_DTYPES)}")
+    return _DTYPES[entry.dtype]
+
+
+def entry_seeds(entry: Entry, seed: int) -> tuple[int, int]:
+    """(seed of the inputs, seed of the parameters) of an entry that is given the secret seed `seed`.
+
+    Under the `kernelbench` policy both come from the fixed stream of its checker and `seed` plays no part. Under the
+    `secret` policy they differ, so that weights and inputs are never the same random numbers.
+    """
+    if entry.seed_policy == "kernelbench":
+        return kernelbench_trial_seeds(entry.draw + 1)[entry.draw], _KERNELBENCH_SEED
+    if entry.draw:
+        seed = derive_seed(b"kernelward draw", seed, entry.draw)
+    return seed, derive_seed(b"kernelward model", seed)
+
+
+def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.device = "cpu") -> Drawn:
+    """Draw an entry's inputs and constructor arguments.
+
+    `get_inputs` runs on the judge's device, or on the CPU where the entry says so; then the entry's generator and
+    scale are applied, and every floating-point tensor is rounded to the entry's dtype.
+
+    Args:
+        problem: the problem.
+        entry: the recipe.
+        seed: secret seed in [0, 2**63); unused under the `kernelbench` seed policy.
+        device: the judge's device.
+
+    Raises:
+        InputError: the problem's code raises, or the entry names an unknown constant, dtype or generator.
+        MemoryError: the draw does not fit.
+    """
+    target = torch.device(device)
+    source = torch.device("cpu") if entry.draw_device == "cpu" else target
+    dtype = entry_dtype(entry)
+    input_seed, model_seed = entry_seeds(entry, seed)
+    loaded = load_problem(problem, dict(entry.constants))
+    init_inputs = [_place(v, target, dtype) for v in loaded.init_inputs(model_seed, source)]
+    inputs = loaded.own_draw(input_seed, source)
+    inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
+    return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    if factor != 1.0 and isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value * factor
+    return value
+
+
+def _place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
+    return value
