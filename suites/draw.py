@@ -90,7 +90,7 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
     input_seed, model_seed = entry_seeds(entry, seed)
     loaded = load_problem(problem, dict(entry.constants))
     init_inputs = [_place(v, target, dtype) for v in loaded.init_inputs(model_seed, source)]
-    inputs = loaded.own_draw(input_seed, source)
+    inputs = loaded.own_draw(input_seed, source, entry.skip)
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
     return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
 

@@ -275,15 +275,15 @@ class LoadedProblem:
         """
         return self._drawn("get_init_inputs", seed, device)
 
-    def own_draw(self, seed: int, device: torch.device | str = "cpu") -> list[Any]:
-        """What `get_inputs` returns on `device` after seeding everything.
+    def own_draw(self, seed: int, device: torch.device | str = "cpu", skip: int = 0) -> list[Any]:
+        """What `get_inputs` returns on `device` after seeding everything and throwing away `skip` earlier draws.
 
         On the CPU and with a seed of `kernelbench_trial_seeds` these are the inputs KernelBench's checker draws.
 
         Raises:
             InputError: `get_inputs` raises, or does not return a list or tuple.
         """
-        return self._drawn("get_inputs", seed, device)
+        return self._drawn("get_inputs", seed, device, skip)
 
     def build_model(
         self,
@@ -315,10 +315,12 @@ class LoadedProblem:
             raise InputError(f"{self.problem.place}: Model makes a {type(model).__name__}, not a torch.nn.Module")
         return model.to(device=device, dtype=dtype)
 
-    def _drawn(self, function: str, seed: int, device: torch.device | str) -> list[Any]:
+    def _drawn(self, function: str, seed: int, device: torch.device | str, skip: int = 0) -> list[Any]:
         with self._guarded(function), RNG_LOCK, torch.no_grad():
             seed_everything(seed)
             with torch.device(device):
+                for _ in range(skip):
+                    getattr(self._module, function)()
                 values = getattr(self._module, function)()
         if not isinstance(values, (list, tuple)):
             raise InputError(

@@ -10,13 +10,12 @@ from typing import Any, Literal, Self, cast, get_args
 from .. import configs
 from .entry import Entry
 from .errors import InputError
-from .hashing import derive_seed, stable_hash
+from .hashing import stable_hash
 from .yamlnode import Node
 
 Order = Literal["candidate-first", "reference-first"]
 Rng = Literal["reset", "continue"]
 DEFAULT_PROTOCOL = "kernelward"
-KERNELBENCH_SEED = 42
 HALF_TYPES = ("float16", "bfloat16")
 _DTYPES = ("float32", *HALF_TYPES)
 
@@ -50,7 +49,6 @@ class ProtocolSpec:
         comparison: `truth` (float64, `compare.py`), or torch.allclose against the reference's output.
         order: who runs first.
         matmul_tf32, cudnn_tf32: the flags while the reference and the candidate run (torch's default: false, true).
-        init_seed: seed set before the init inputs and before each model is built; None = derived from the secret key.
         rng: `reset` seeds the generators again between the two forwards; `continue` does not (so dropout differs).
         cast_integers: cast integer inputs to the entry's dtype too, as newer KernelBench does.
         skip_nonfinite: leave out an entry whose reference output holds NaN or Inf, or whose reference raises.
@@ -65,7 +63,6 @@ class ProtocolSpec:
     order: Order = "candidate-first"
     matmul_tf32: bool = False
     cudnn_tf32: bool = False
-    init_seed: int | None = None
     rng: Rng = "reset"
     cast_integers: bool = False
     skip_nonfinite: bool = False
@@ -108,8 +105,6 @@ class ProtocolSpec:
             values["order"] = top["order"].choice(get_args(Order))
         if "rng" in top:
             values["rng"] = top["rng"].choice(get_args(Rng))
-        if "init_seed" in top and top["init_seed"].plain() is not None:
-            values["init_seed"] = top["init_seed"].integer(minimum=0)
         if "description" in top:
             values["description"] = " ".join(top["description"].text().split())
         for name in (
@@ -217,22 +212,3 @@ def load_protocol(ref: str | Path) -> ProtocolSpec:
     raise InputError(
         f"unknown protocol {text!r}. Known: {', '.join(list_protocols())}; or give the path of a YAML file (.yaml)"
     )
-
-
-def stream_seeds(count: int, seed: int = KERNELBENCH_SEED) -> list[int]:
-    """The first seeds of KernelBench's trials: `manual_seed(42)`, then one `randint(0, 2**32 - 1)` per trial."""
-    import torch  # here, so that the trainer's light client can read protocols
-
-    generator = torch.Generator().manual_seed(seed)
-    return [int(torch.randint(0, 2**32 - 1, (1,), generator=generator).item()) for _ in range(count)]
-
-
-def entry_seed(entry: Entry, run_key: bytes, problem_hash: str, epoch: int) -> int:
-    """The seed that an entry's inputs are drawn with.
-
-    `secret` seeds are equal for every completion of a group and on every rank that shares the key, and rotate with
-    the epoch; `kernelbench` seeds are KernelBench's own, for ever the same.
-    """
-    if entry.seed_policy == "kernelbench":
-        return stream_seeds(entry.draw + 1)[entry.draw]
-    return derive_seed(run_key, problem_hash, entry.id, epoch)
