@@ -97,7 +97,7 @@ class JudgeConfig:
             numbering where the client's process sees none.
         workers: candidates judged at the same time.
         threads: torch threads of the judge (0: the cores divided by the workers).
-        precision: name of the tolerance policy (`fp32`, `tf32`, `fp16`, `bf16`).
+        precision: tolerance policy as `TolerancePolicy.parse` reads it (`fp32`, `tf32`, `fp16+fast_math`, ...).
         ties: `first` (argmax and argmin exactly as torch documents) or `value`.
         memory_bytes: bound on one entry's state in the judge and the child together (0: half of what is free now).
         truth_bytes: bound on cached inputs and truths.
