@@ -1,7 +1,7 @@
 """Split CUDA C++ into what the host compiler and what the device compiler get, and describe its kernels and launches.
 
 The source is parsed (tree-sitter-cuda), not matched. `source` keeps the candidate's text with comments blanked; every
-`span` is a pair of offsets into it. The host text has kernel bodies replaced by stubs, as nvcc does it, so that function
+`span` is a pair of offsets into it. The host text has kernel bodies replaced by stubs, as nvcc does, so that function
 pointers, templates and attributes of kernels keep working; the device text has host-only code blanked. Both keep the
 line numbers of `source`.
 """
@@ -180,9 +180,7 @@ _CONTAINERS = {
 _DIRECTIVES = {"preproc_include", "preproc_def", "preproc_function_def", "preproc_call"}
 _TYPES = {"struct_specifier", "class_specifier", "union_specifier", "enum_specifier"}
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_HOST_WORDS = frozenset(
-    "torch at c10 py pybind11 Tensor cublasHandle_t cudnnHandle_t cudaStream_t cudaEvent_t cudaError_t".split()
-)
+_HOST_WORDS = frozenset(("torch", "at", "c10", "py", "pybind11", "Tensor", "cublasHandle_t", "cudnnHandle_t"))
 _SPACES = {"__constant__": "constant", "__managed__": "managed", "__device__": "device"}
 
 
