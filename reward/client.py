@@ -182,7 +182,7 @@ class JudgeClient:
         self._retry_lock = threading.Lock()
         self._judge: _Judge | None = None
         self._pid = os.getpid()
-        self._finalizer: weakref.finalize | None = None  # type: ignore[type-arg]
+        self._finalizer: weakref.finalize | None = None
 
     def __reduce__(self) -> tuple[type[Self], tuple[JudgeConfig]]:
         return type(self), (self.config,)

@@ -80,7 +80,9 @@ class ScreenPolicy:
         unknown = sorted(set(values) - {"torch_ops", "hard", "max_bytes"})
         if unknown:
             raise InputError(f"unknown screen setting {unknown[0]!r}; known: hard, max_bytes, torch_ops")
-        policy = cls(**{k: tuple(v) if k == "hard" else v for k, v in values.items()})
+        if "hard" in values:
+            values["hard"] = tuple(values["hard"])
+        policy = cls(**values)
         if policy.torch_ops not in ("allow", "deny"):
             raise InputError(f"screen setting torch_ops must be allow or deny, not {policy.torch_ops!r}")
         for code in policy.hard:

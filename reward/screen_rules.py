@@ -4,10 +4,15 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from .screen_source import ParsedSource
+from .screen_source import ParsedSource, identifier
 
 Hit = tuple[str, int, str]
 Rule = Callable[[ParsedSource, str], Iterator[Hit]]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 SUSPECT_MODULES = frozenset(
     {"ctypes", "cffi", "subprocess", "socket", "multiprocessing", "signal", "mmap", "resource", "pty", "fcntl"}
@@ -24,141 +29,25 @@ GRAPH_CALLS = frozenset({"torch.cuda.CUDAGraph", "torch.cuda.graph", "torch.cuda
 PATCHABLE = frozenset({"torch", "triton", "time", "os", "sys", "builtins", "numpy"})
 
 #: torch functions that only allocate, describe or re-view memory.
-NOT_COMPUTE = frozenset(
-    [
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-        "full",
-        "full_like",
-        "tensor",
-        "as_tensor",
-        "from_numpy",
-        "arange",
-        "linspace",
-        "rand",
-        "randn",
-        "rand_like",
-        "randn_like",
-        "randint",
-        "randperm",
-        "manual_seed",
-        "device",
-        "dtype",
-        "Size",
-        "Tensor",
-        "Generator",
-        "is_tensor",
-        "no_grad",
-        "inference_mode",
-        "enable_grad",
-        "set_grad_enabled",
-        "is_grad_enabled",
-        "get_default_dtype",
-        "finfo",
-        "iinfo",
-        "promote_types",
-        "result_type",
-        "broadcast_shapes",
-        "broadcast_tensors",
-        "reshape",
-        "flatten",
-        "squeeze",
-        "unsqueeze",
-        "permute",
-        "transpose",
-        "movedim",
-        "swapaxes",
-        "t",
-        "narrow",
-        "select",
-        "split",
-        "chunk",
-        "unbind",
-        "is_floating_point",
-        "is_complex",
-        "numel",
-        "get_num_threads",
-        "set_num_threads",
-        "is_autocast_enabled",
-        "initial_seed",
-        "version",
-        "float32",
-        "float16",
-        "bfloat16",
-        "float64",
-        "int32",
-        "int64",
-        "bool",
-    ]
+NOT_COMPUTE = _words(
+    """
+    empty empty_like empty_strided zeros zeros_like ones ones_like full full_like tensor as_tensor from_numpy arange
+    linspace rand randn rand_like randn_like randint randperm manual_seed device dtype Size Tensor Generator
+    is_tensor no_grad inference_mode enable_grad set_grad_enabled is_grad_enabled get_default_dtype finfo iinfo
+    promote_types result_type broadcast_shapes broadcast_tensors reshape flatten squeeze unsqueeze permute transpose
+    movedim swapaxes t narrow select split chunk unbind is_floating_point is_complex numel get_num_threads
+    set_num_threads is_autocast_enabled initial_seed version float32 float16 bfloat16 float64 int32 int64 bool
+    """
 )
 NOT_COMPUTE_MODULES = ("cuda", "backends", "autograd", "utils", "nn", "version", "library", "jit", "random", "types")
 #: Tensor methods that compute. Names that plain Python objects have too (`index`, `count`, `copy`) are left out.
-COMPUTE_METHODS = frozenset(
-    [
-        "matmul",
-        "mm",
-        "bmm",
-        "addmm",
-        "baddbmm",
-        "addbmm",
-        "mv",
-        "dot",
-        "einsum",
-        "sum",
-        "mean",
-        "var",
-        "std",
-        "norm",
-        "softmax",
-        "log_softmax",
-        "logsumexp",
-        "relu",
-        "relu_",
-        "sigmoid",
-        "tanh",
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "pow",
-        "erf",
-        "amax",
-        "amin",
-        "argmax",
-        "argmin",
-        "topk",
-        "sort",
-        "cumsum",
-        "cumprod",
-        "prod",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "abs",
-        "add",
-        "add_",
-        "mul",
-        "mul_",
-        "sub",
-        "sub_",
-        "div",
-        "div_",
-        "neg",
-        "masked_fill",
-        "where",
-        "gather",
-        "scatter_add_",
-        "tril",
-        "triu",
-    ]
+COMPUTE_METHODS = _words(
+    """
+    matmul mm bmm addmm baddbmm addbmm mv dot einsum sum mean var std norm softmax log_softmax logsumexp relu relu_
+    sigmoid tanh exp exp2 log log2 log1p sqrt rsqrt pow erf amax amin argmax argmin topk sort cumsum cumprod prod
+    clamp clamp_min clamp_max abs add add_ mul mul_ sub sub_ div div_ neg masked_fill where gather scatter_add_ tril
+    triu
+    """
 )
 PARAMETER_HOLDERS = frozenset({"Parameter", "ParameterList", "ParameterDict", "Module", "ModuleList", "Identity"})
 VENDOR = re.compile(r"\b(?:cublas|cudnn|cusparse|cusolver|cutlass)\w*", re.IGNORECASE)
@@ -230,17 +119,13 @@ def _computes(parsed: ParsedSource, node: ast.AST) -> str:
 
 
 def _is_extension(parsed: ParsedSource, node: ast.AST) -> bool:
-    names = {n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(node) if _named(n)}
+    names = {name for name in map(identifier, ast.walk(node)) if name}
     return bool(names & parsed.extension_names) or bool(names & set(parsed.definitions))
-
-
-def _named(node: ast.AST) -> bool:
-    return isinstance(node, (ast.Name, ast.Attribute))
 
 
 def _layers(parsed: ParsedSource) -> set[str]:
     """Attributes of self that hold a torch layer (`self.fc = nn.Linear(...)`)."""
-    found = set()
+    found: set[str] = set()
     for node in parsed.host_nodes:
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             path = parsed.dotted(node.value.func)
@@ -265,7 +150,7 @@ def _own_kernel(parsed: ParsedSource, backend: str) -> Iterator[Hit]:
         yield "no-kernel", 0, "the candidate defines no CUDA or Triton kernel"
         return
     reached = {id(n) for top in parsed.reachable for n in ast.walk(top)}
-    used = {n.attr if isinstance(n, ast.Attribute) else n.id for n in parsed.host_nodes if _named(n)}
+    used = {name for name in map(identifier, parsed.host_nodes) if name}
     if backend == "triton":
         if not parsed.jit_functions:
             yield "no-kernel", 0, "the candidate imports triton but defines no kernel"

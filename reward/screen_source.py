@@ -146,10 +146,11 @@ class ParsedSource:
         while True:
             before = len(names)
             for node in self.nodes:
-                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-                    if any(id(n) in calls or _identifier(n) in names for n in ast.walk(node.value)):
-                        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                        names.update(filter(None, map(_identifier, targets)))
+                if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) or node.value is None:
+                    continue
+                if any(id(n) in calls or identifier(n) in names for n in ast.walk(node.value)):
+                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                    names.update(filter(None, map(identifier, targets)))
             if len(names) == before:
                 return names
 
@@ -167,7 +168,7 @@ class ParsedSource:
         for node in self.nodes:
             if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign)) and node.value is not None:
                 for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                    for name in filter(None, map(_identifier, ast.walk(target))):
+                    for name in filter(None, map(identifier, ast.walk(target))):
                         module_values.setdefault(name, []).append(node)
         if not queue:
             queue = list(module_values.get("ModelNew", []))
@@ -179,7 +180,7 @@ class ParsedSource:
             reached.append(node)
             for part in self._parts(node):
                 for child in ast.walk(part):
-                    name = _identifier(child)
+                    name = identifier(child)
                     if name:
                         queue.extend(self.definitions.get(name, []))
                         queue.extend(module_values.get(name, []))
@@ -212,7 +213,8 @@ class ParsedSource:
         return nodes
 
 
-def _identifier(node: ast.AST) -> str:
+def identifier(node: ast.AST) -> str:
+    """The name of a name node, the attribute of an attribute node, "" for other nodes."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
