@@ -280,17 +280,13 @@ def allclose_pass(reference: Tensor, y: Tensor, atol: float, rtol: float) -> boo
     )
 
 
-def compare_outputs(
-    outputs: Sequence[Tensor], truth: "Truth", tolerances: Sequence[float], ties: Ties = "first"
-) -> Comparison:
+def compare_outputs(outputs: Sequence[Tensor], truth: "Truth", tolerances: Sequence[float]) -> Comparison:
     """Hold a candidate's outputs against truth, output by output, and report the worst.
 
     Args:
         outputs: the candidate's tensors, as `flatten_outputs` gives them.
         truth: from `oracle.compute_truth`.
-        tolerances: one per output; exact outputs ignore theirs.
-        ties: how argmax and argmin treat equal values: `first` (torch documents the first index) or `value` (any index
-            of an equal value). topk and sort, whose order among equals torch leaves open, always go by value.
+        tolerances: one per output; exact outputs ignore theirs (they are off by 0 or inf).
     """
     if len(outputs) != len(truth.outputs):
         return Comparison(False, math.inf, 0.0, math.inf, 0, (), "count")
@@ -303,7 +299,7 @@ def compare_outputs(
     for i, y in enumerate(outputs):
         target = truth.outputs[i]
         margin = max(margin, allclose_margin(target if truth.reference is None else truth.reference[i], y))
-        worst = _worst(y, target, truth.scales[i], truth.selection(i, ties))
+        worst = _worst(y, target, truth.scales[i], truth.selection(i))
         tolerance = tolerances[i]
         ok = worst.err <= tolerance
         ratio = worst.err / tolerance if tolerance > 0 else (0.0 if worst.err == 0 else math.inf)

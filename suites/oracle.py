@@ -1,27 +1,30 @@
 """Truth: the reference evaluated in float64 on inputs and parameters that were rounded to the entry's dtype.
 
-The global random state and the TF32 switches of torch belong to the whole process. Everything here that touches them
-holds `EVALUATION_LOCK`; a caller that draws inputs in several threads must hold it too.
+The global random state and the TF32 switches of torch belong to the whole process: everything here that touches them
+holds `problem.RNG_LOCK`.
 """
 
 import copy
-import threading
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import Selection, Ties, flatten_outputs, is_exact, normalised_error, row_scale
 from .errors import InputError
+from .problem import RNG_LOCK, forward, is_out_of_memory
+from .slices import SlicePlan, find_plan
 
 if TYPE_CHECKING:
     from .draw import Drawn
 
-EVALUATION_LOCK = threading.RLock()
-"""Guards torch's process-wide random state and TF32 switches."""
+aten = torch.ops.aten
 
 
 class OracleError(Exception):
@@ -31,21 +34,20 @@ class OracleError(Exception):
         reason: machine-readable: `reference-raises`, `float64-raises`, `bad-output`, `out-of-memory`.
     """
 
-    def __init__(self, reason: str, message: str):
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceFlags:
-    """torch's TF32 switches while the reference runs. torch's own defaults are (False, True)."""
+    """torch's TF32 switches while the reference runs; torch's own defaults are (False, True)."""
 
     matmul_tf32: bool = False
     cudnn_tf32: bool = False
 
 
 TRUE_FP32 = ReferenceFlags(False, False)
-TORCH_DEFAULT = ReferenceFlags(False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,9 @@ class Truth:
         scales: `s` per output, broadcastable to it; None for exact outputs.
         reference_errors: normalised error of the reference itself at the entry's dtype. Where it exceeds the tolerance
             the draw is unlucky and must not be held against a candidate.
-        reference: the reference's own outputs under the flags that were asked for, or None.
-        selections: for index outputs whose ties torch leaves open (topk, sort) and, if asked for, argmax and argmin.
+        reference: the reference's own outputs under the switches that were asked for, or None.
+        selections: for outputs that are indices, what they point into; compared by value where torch leaves the order
+            of ties open (topk, sort, kthvalue, mode, median) and, under `ties="value"`, for argmax and argmin as well.
     """
 
     outputs: tuple[Tensor, ...]
@@ -80,14 +83,28 @@ class Truth:
         held = [*self.outputs, *(self.reference or ()), *(s.values for s in self.selections if s)]
         return sum(t.numel() * t.element_size() for t in held)
 
-    def selection(self, output: int, ties: Ties) -> Selection | None:
+    def selection(self, output: int) -> Selection | None:
         """How index output `output` is compared by value, or None if it is compared exactly."""
         return self.selections[output] if self.selections else None
+
+    def with_scale_pool(self, pool: Sequence[Sequence[float] | None]) -> "Truth":
+        """The same truth, with `s` of small outputs raised to the row scales that were pooled over several draws.
+
+        Args:
+            pool: `Measured.scale_pool`: per output the pooled row scales in order, or None.
+        """
+        return replace(self, scales=tuple(_raised(s, p) for s, p in zip(self.scales, pool, strict=True)))
+
+
+def _raised(scale: Tensor | None, pool: Sequence[float] | None) -> Tensor | None:
+    if scale is None or pool is None:
+        return scale
+    return torch.maximum(scale, torch.tensor(pool, dtype=scale.dtype, device=scale.device).reshape(scale.shape))
 
 
 @contextmanager
 def tf32(flags: ReferenceFlags) -> Iterator[None]:
-    """Set torch's TF32 switches for a while (the caller holds `EVALUATION_LOCK`)."""
+    """Set torch's TF32 switches for a while; the caller holds `RNG_LOCK`."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32, cudnn.allow_tf32 = flags.matmul_tf32, flags.cudnn_tf32
@@ -97,87 +114,249 @@ def tf32(flags: ReferenceFlags) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def cast_inputs(inputs: Sequence[Any], dtype: torch.dtype, device: str | torch.device) -> list[Any]:
-    """Copies on `device`; floating-point tensors in `dtype`, everything else as it is."""
-    return [
-        x.detach().to(device=device, dtype=dtype if x.is_floating_point() else x.dtype, copy=True)
-        if isinstance(x, Tensor)
-        else copy.deepcopy(x)
-        for x in inputs
-    ]
-
-
-def build_reference(drawn: "Drawn", dtype: torch.dtype, device: str | torch.device) -> nn.Module:
-    """The reference with its parameters rounded to the entry's dtype, seeded by the draw."""
-    model: nn.Module = drawn.loaded.build_model(drawn.init_inputs, drawn.seed, device, dtype)
-    return model
-
-
-def run_forward(model: nn.Module, inputs: Sequence[Any], seed: int) -> list[Tensor]:
-    """One forward pass without gradients from a seeded random state; outputs flattened and detached."""
-    torch.manual_seed(seed)
-    with torch.no_grad():
-        return [t.detach() for t in flatten_outputs(model(*inputs))]
-
-
-def reference_outputs(
-    drawn: "Drawn", flags: ReferenceFlags, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu"
-) -> list[Tensor]:
-    """The reference's own outputs at `dtype` under given TF32 switches, for the allclose protocols.
-
-    Raises:
-        OracleError: the reference raises or runs out of memory.
-    """
-    with EVALUATION_LOCK, tf32(flags), _oracle_errors("reference-raises"):
-        model = build_reference(drawn, dtype, device)
-        return run_forward(model, cast_inputs(drawn.inputs, dtype, device), drawn.seed)
-
-
 @contextmanager
-def _oracle_errors(reason: str) -> Iterator[None]:
+def oracle_errors(reason: str) -> Iterator[None]:
+    """Turn whatever the problem's code raises into an `OracleError` with this reason, or `out-of-memory`."""
     try:
         yield
-    except (torch.cuda.OutOfMemoryError, MemoryError) as error:
-        raise OracleError("out-of-memory", str(error).splitlines()[0] if str(error) else "") from error
+    except OracleError:
+        raise
+    except Exception as error:  # the problem's code may raise anything
+        if is_out_of_memory(error):
+            raise OracleError("out-of-memory", str(error).partition("\n")[0] or type(error).__name__) from error
+        raise OracleError(reason, f"{type(error).__name__}: {error}") from error
+
+
+def cast_inputs(inputs: Sequence[Any], dtype: torch.dtype) -> list[Any]:
+    """Copies of the inputs; floating-point tensors in `dtype`, everything else as it is."""
+
+    def cast(x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return x.detach().to(dtype=dtype if x.is_floating_point() else x.dtype, copy=True)
+        return copy.deepcopy(x)
+
+    return tree_map(cast, list(inputs))
+
+
+def tensors_of(model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
+    """Every tensor that a forward reads: parameters, buffers and inputs."""
+    return [*model.parameters(), *model.buffers(), *(x for x in tree_leaves(list(inputs)) if isinstance(x, Tensor))]
+
+
+def reference_outputs(drawn: "Drawn", flags: ReferenceFlags = TRUE_FP32, seed: int | None = None) -> list[Tensor]:
+    """The reference's own outputs at the entry's dtype under given TF32 switches.
+
+    Args:
+        drawn: the draw.
+        flags: TF32 switches.
+        seed: random state of the forward; that of the draw by default (truth uses the same).
+
+    Raises:
+        OracleError: the reference raises, returns something else than tensors, or runs out of memory.
+    """
+    with RNG_LOCK, tf32(flags), oracle_errors("reference-raises"):
+        model = drawn.build_model()
+        return run_forward(model, cast_inputs(drawn.inputs, drawn.dtype), drawn.seed if seed is None else seed)
+
+
+def run_forward(model: nn.Module, inputs: list[Any], seed: int) -> list[Tensor]:
+    """One forward without gradients from a seeded random state, flattened.
+
+    Raises:
+        OracleError: it returns something else than tensors. Whatever the forward raises passes through.
+    """
+    result = forward(model, inputs, seed)
+    try:
+        return flatten_outputs(result)
     except InputError as error:
         raise OracleError("bad-output", str(error)) from error
-    except Exception as error:  # the problem's code may raise anything
-        raise OracleError(reason, f"{type(error).__name__}: {error}") from error
+
+
+class Widen(TorchDispatchMode):
+    """Runs every floating-point operation in float64, also behind explicit casts and float32 constants.
+
+    A reference in the style of `x.to(torch.float32)` would otherwise compute its "float64" truth in float32.
+    """
+
+    _NARROW = (torch.float32, torch.float16, torch.bfloat16)
+    _FACTORIES = frozenset(
+        {
+            aten.zeros.default,
+            aten.ones.default,
+            aten.empty.memory_format,
+            aten.rand.default,
+            aten.randn.default,
+            aten.eye.default,
+            aten.eye.m,
+            aten.linspace.default,
+        }
+    )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in self._NARROW or (func in self._FACTORIES and kwargs.get("dtype") is None):
+            kwargs["dtype"] = torch.float64
+        if not func._schema.is_mutable:
+            args, kwargs = tree_map(self._widened, (args, kwargs))
+        return func(*args, **kwargs)
+
+    def _widened(self, value: Any) -> Any:
+        return value.double() if isinstance(value, Tensor) and value.dtype in self._NARROW else value
 
 
 def compute_truth(
     drawn: "Drawn",
-    dtype: torch.dtype,
-    device: str | torch.device,
     with_reference: ReferenceFlags | None = None,
+    *,
+    scale_pool: Sequence[Sequence[float] | None] | None = None,
+    ties: Ties = "first",
+    memory_bytes: int | None = None,
 ) -> Truth:
     """Evaluate the reference in float64, and once at the entry's dtype.
 
+    Both runs start from the same random state, with freshly built parameters. Where the float64 run would not fit, it
+    is done in batch slices, if slices are shown to give the same outputs (`slices`).
+
     Args:
-        drawn: inputs, init inputs and the loaded problem.
-        dtype: the entry's dtype; inputs and parameters are rounded to it before they are widened.
-        device: where to compute.
-        with_reference: keep the reference's own outputs, computed under these switches.
+        drawn: inputs (already rounded to the entry's dtype) and what builds the reference.
+        with_reference: keep the reference's own outputs, computed under these TF32 switches.
+        scale_pool: `Measured.scale_pool`.
+        ties: how argmax and argmin outputs are to be compared.
+        memory_bytes: what the float64 run may use beside the inputs; by default what the device has left.
 
     Raises:
         OracleError: with a machine-readable reason.
     """
-    with EVALUATION_LOCK, tf32(with_reference or TRUE_FP32):
-        with _oracle_errors("reference-raises"):
-            model = build_reference(drawn, dtype, device)
-            wide = copy.deepcopy(model).double()
-            inputs = cast_inputs(drawn.inputs, dtype, device)
-            reference = run_forward(model, inputs, drawn.seed)
-        del model, inputs
-        with _oracle_errors("float64-raises"):
-            inputs = cast_inputs(cast_inputs(drawn.inputs, dtype, device), torch.float64, device)
-            outputs = run_forward(wide, inputs, drawn.seed)
+    with RNG_LOCK:
+        reference = reference_outputs(drawn, with_reference or TRUE_FP32)
+        outputs, selections = _wide_outputs(drawn, reference, ties, memory_bytes)
+    if [t.shape for t in outputs] != [t.shape for t in reference]:
+        raise OracleError("bad-output", "the float64 run returns other shapes than the reference")
     scales = tuple(None if is_exact(t) else row_scale(t) for t in outputs)
-    errors = tuple(normalised_error(y, t, s) for y, t, s in zip(reference, outputs, scales, strict=True))
-    return Truth(
+    truth = Truth(
         outputs=tuple(outputs),
         output_dtypes=tuple(t.dtype for t in reference),
         scales=scales,
-        reference_errors=errors,
+        reference_errors=(),
         reference=tuple(reference) if with_reference else None,
+        selections=tuple(selections),
     )
+    if scale_pool is not None:
+        truth = truth.with_scale_pool(scale_pool)
+    errors = tuple(
+        normalised_error(y, t, s, truth.selection(i))
+        for i, (y, t, s) in enumerate(zip(reference, outputs, truth.scales, strict=True))
+    )
+    return replace(truth, reference_errors=errors)
+
+
+def _wide_outputs(
+    drawn: "Drawn", reference: list[Tensor], ties: Ties, memory_bytes: int | None
+) -> tuple[list[Tensor], list[Selection | None]]:
+    with tf32(TRUE_FP32), oracle_errors("float64-raises"):
+        model = drawn.build_model()
+        available = free_memory(drawn.device) if memory_bytes is None else memory_bytes
+        numel = sum(t.numel() for t in (*tensors_of(model, drawn.inputs), *reference))
+        plan = None
+        if (pieces := 1 + 24 * numel // max(1, available)) > 1:  # inputs, outputs and one temporary of eight bytes each
+            plan = _find_plan(drawn, model, reference)
+        if plan is None:
+            try:
+                return _run_wide(model.double(), drawn, ties)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+            model = drawn.build_model()
+            plan, pieces = _find_plan(drawn, model, reference), 8
+            if plan is None:
+                raise OracleError("out-of-memory", "the float64 run does not fit, and cannot be sliced")
+        return _run_sliced(model.double(), drawn, reference, plan, pieces, ties)
+
+
+def _find_plan(drawn: "Drawn", model: nn.Module, reference: list[Tensor]) -> SlicePlan | None:
+    return find_plan(
+        lambda part: run_forward(model, cast_inputs(part, drawn.dtype), drawn.seed), drawn.inputs, reference
+    )
+
+
+def _run_wide(model: nn.Module, drawn: "Drawn", ties: Ties) -> tuple[list[Tensor], list[Selection | None]]:
+    with IndexWatch(ties) as watch, Widen():
+        outputs = run_forward(model, cast_inputs(drawn.inputs, torch.float64), drawn.seed)
+    return outputs, [watch.selection(t) for t in outputs]
+
+
+def _run_sliced(
+    model: nn.Module, drawn: "Drawn", reference: list[Tensor], plan: SlicePlan, pieces: int, ties: Ties
+) -> tuple[list[Tensor], list[Selection | None]]:
+    outputs = [torch.empty_like(t, dtype=torch.float64 if t.is_floating_point() else t.dtype) for t in reference]
+    found: list[list[Selection | None]] = []
+    for start, stop in plan.steps(pieces):
+        with IndexWatch(ties) as watch, Widen():
+            part = run_forward(model, cast_inputs(plan.cut(drawn.inputs, start, stop), torch.float64), drawn.seed)
+        for full, piece in zip(outputs, part, strict=True):
+            full[start:stop] = piece
+        found.append([watch.selection(piece) for piece in part])
+    return outputs, [_joined(parts) for parts in zip(*found, strict=True)]
+
+
+def _joined(parts: Sequence[Selection | None]) -> Selection | None:
+    """One selection from those of consecutive slices; None where there is none."""
+    present = [p for p in parts if p is not None]
+    if len(present) < len(parts):
+        return None
+    return Selection(torch.cat([p.values for p in present]), present[0].dim)
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that may still be allocated: what CUDA and torch's own cache have left, or half of the free host memory."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+class IndexWatch(TorchDispatchMode):
+    """Remembers what the index outputs of a forward point into, so that they can be compared by value."""
+
+    _BY_VALUE = frozenset(
+        {
+            aten.topk.default,
+            aten.sort.default,
+            aten.sort.stable,
+            aten.kthvalue.default,
+            aten.mode.default,
+            aten.median.dim,
+            aten.nanmedian.dim,
+        }
+    )
+    _FIRST = frozenset({aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim})
+
+    def __init__(self, ties: Ties) -> None:
+        super().__init__()
+        self._watched = self._BY_VALUE | (self._FIRST if ties == "value" else frozenset())
+        self._seen: list[tuple[Tensor, Selection]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in self._watched:
+            bound = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+            values: Tensor = bound["self"]
+            dim = bound.get("dim", None if func in self._FIRST else -1)
+            if dim is None or values.dim() == 0:
+                values, dim = values.reshape(-1), 0
+            indices = result if isinstance(result, Tensor) else result[1]
+            self._seen.append((indices, Selection(values.detach().double(), dim % values.dim())))
+        return result
+
+    def selection(self, output: Tensor) -> Selection | None:
+        """What an output points into: one that shares its memory with a watched result, not reshaped beyond that."""
+        for indices, selection in self._seen:
+            same = output.untyped_storage().data_ptr() == indices.untyped_storage().data_ptr()
+            if same and output.numel() == indices.numel() and output.dim() in (indices.dim(), indices.dim() - 1):
+                return selection
+        return None

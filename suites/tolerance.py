@@ -97,8 +97,8 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 def tolerance(n: int, envelope: float, out_dtype: torch.dtype) -> float:
     """`max(16*u_out, 2*u_compute*sqrt(n), 4*envelope)`.
 
-    `u_compute` is the unit roundoff of the accumulator, float32 under every policy: what TF32 or half operands cost does
-    not grow with sqrt(n) of the terms, because output and error of a signed sum grow alike, and is in the envelope.
+    `u_compute` is the unit roundoff of the accumulator, float32 under every policy: what TF32 or half operands cost
+    does not grow with sqrt(n), because output and error of a signed sum grow alike; it is in the envelope.
 
     Args:
         n: fan-in: how many input and parameter elements one output element depends on.
