@@ -1,0 +1,17 @@
+"""Convolution in double precision, rounded once."""
+
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, padding: int):
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, padding=padding)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+
+        out = nn.functional.conv2d(
+            x.double(), self.conv.weight.double(), self.conv.bias.double(), padding=self.conv.padding
+        )
+        return out.to(x.dtype)
