@@ -1,0 +1,351 @@
+"""The trusted part of a child: answers load, build, run and time on its channel.
+
+It shares its process with the candidate, so nothing it says is believed: the judge reads bytes. What it uses of torch
+is looked up before the candidate runs, so that a candidate which patches torch only misleads itself.
+"""
+
+import contextlib
+import ctypes
+import dataclasses
+import mmap
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .engine import CompileFailure, Engine, LoadContext, describe
+from .wire import DTYPES, TensorRef, decode_value, receive_frame, send_frame
+
+REFUSALS = (ValueError, NotImplementedError, RuntimeError, AssertionError, TypeError)
+M_PERTURB = -6  # mallopt: fill what malloc hands out, so that unwritten memory is never a lucky zero
+
+_clock = time.perf_counter
+_copy = torch.Tensor.copy_
+_manual_seed = torch.manual_seed
+_no_grad = torch.no_grad
+
+
+@dataclass
+class Faults:
+    """Names of what went wrong on the way to outputs; only ever lowers a verdict."""
+
+    reason: str
+    message: str
+    index: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the wire."""
+        return {"reason": self.reason, "message": self.message, "index": self.index}
+
+
+class OutputFaultError(Exception):
+    """An output that is not a plain dense tensor on the right device."""
+
+    def __init__(self, reason: str, message: str, index: int) -> None:
+        super().__init__(message)
+        self.fault = Faults(reason, message, index)
+
+
+def flatten(value: Any, out: list[Any], depth: int = 0) -> list[Any]:
+    """Outputs in order, out of tuples, lists, dictionaries and dataclasses."""
+    if depth > 16:
+        raise OutputFaultError("structure", "outputs nested too deep", len(out))
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            flatten(item, out, depth + 1)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            flatten(item, out, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for item in dataclasses.fields(value):
+            flatten(getattr(value, item.name), out, depth + 1)
+    else:
+        out.append(value)
+    return out
+
+
+def plain(value: Any, index: int, device: torch.device) -> torch.Tensor:
+    """The output as an ordinary dense tensor on the device.
+
+    Raises:
+        OutputFaultError: it is anything else (a lazy subclass, sparse, meta, nested, on another device).
+    """
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        raise OutputFaultError("type", f"output {index} is a {type(value).__name__}, not a tensor", index)
+    if value.layout != torch.strided or value.is_nested or value.is_quantized:
+        raise OutputFaultError("layout", f"output {index} has layout {value.layout}", index)
+    if value.device.type != device.type:
+        raise OutputFaultError("device", f"output {index} is on {value.device}, expected {device}", index)
+    return value.detach()
+
+
+class Shared:
+    """A judge's buffer as this process maps it, for as long as tensors refer to it."""
+
+    def __init__(self, fd: int, size: int, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cuda":
+            from .gpu_buffers import ImportedBuffer
+
+            self._device_buffer: Any = ImportedBuffer(fd, size, device)
+            self.start = self._device_buffer.pointer
+        else:
+            self._map = mmap.mmap(fd, size)
+            self.start = torch.frombuffer(self._map, dtype=torch.uint8).data_ptr()
+        os.close(fd)
+        self.size = size
+
+    def tensor(self, ref: TensorRef) -> torch.Tensor:
+        """A tensor on the shared memory; its storage covers exactly its own bytes."""
+        dtype = DTYPES[ref.dtype]
+        count = ref.nbytes // dtype.itemsize
+        if count == 0:
+            return torch.empty_strided(ref.shape, ref.stride, dtype=dtype, device=self.device)
+        if self.device.type == "cuda":
+            flat = self._device_buffer.bytes(ref.offset, ref.nbytes).view(dtype)
+        else:
+            flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=ref.offset)
+        return flat.as_strided(ref.shape, ref.stride)
+
+    def contains(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory lies in this buffer."""
+        return tensor.numel() > 0 and self.start <= tensor.data_ptr() < self.start + self.size
+
+    def close(self) -> None:
+        """Unmap. On a GPU the mapping must not be in use any more."""
+        if self.device.type == "cuda":
+            self._device_buffer.close()
+
+
+@dataclass
+class Child:
+    """State of one candidate's process.
+
+    Attributes:
+        channel: the stream to the judge.
+        engine: how sources are loaded.
+        context: its temporary directory and device.
+    """
+
+    channel: socket.socket
+    engine: Engine
+    context: LoadContext
+    device: torch.device
+    libc: ctypes.CDLL = field(default_factory=lambda: ctypes.CDLL(None))
+    factory: Any = None
+    model: Any = None
+    staged: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def serve(self) -> None:
+        """Answer requests until the judge closes the channel."""
+        operations: dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]] = {
+            "load": self.load,
+            "build": self.build,
+            "run": self.run,
+            "stage": self.stage,
+            "go": self.go,
+        }
+        send_frame(self.channel, {"id": 0, "ok": True})
+        while True:
+            try:
+                request, fds = receive_frame(self.channel)
+            except EOFError:
+                return
+            try:
+                reply = {"id": request["id"], "ok": True} | operations[request["op"]](request, fds)
+            except BaseException as error:
+                reply = {"id": request["id"], "ok": False, "findings": self.engine.findings()} | failure(error)
+            del fds
+            send_frame(self.channel, reply)
+
+    def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Import the candidate's source, which arrives in a memfd."""
+        with open(fds[0], "rb") as file:
+            source = file.read(request["size"]).decode("utf-8", "surrogatepass")
+        context = dataclasses.replace(self.context, options=request["options"])
+        self.factory = self.engine.load(source, context)
+        return {"engine": self.engine.name}
+
+    def build(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Construct `ModelNew`, move it, and copy in the reference's parameters where names and shapes match."""
+        shared = Shared(fds[0], request["size"], self.device)
+        refs = [TensorRef.from_list(r) for r in request["tensors"]]
+        arguments = decode_value(request["arguments"], lambda i: shared.tensor(refs[i]).clone(), self.device)
+        state = {name: shared.tensor(refs[i]) for name, i in request["state"].items()}
+        _manual_seed(request["seed"])
+        with _no_grad():
+            model = self.factory(*arguments)
+            notes: dict[str, list[str]] = {}
+            if isinstance(model, torch.nn.Module):
+                dtype = request["dtype"]
+                model = model.to(self.device) if dtype is None else model.to(self.device, DTYPES[dtype])
+                notes = load_state(model, state)
+        self.model = model
+        synchronize(self.device)
+        state.clear()
+        shared.close()
+        return notes
+
+    def run(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """One forward call: inputs from one buffer, outputs copied into the other."""
+        self._poison(request["poison"])
+        inputs = Shared(fds[0], request["sizes"][0], self.device)
+        outputs = Shared(fds[1], request["sizes"][1], self.device)
+        try:
+            return self._forward(request, inputs, outputs)
+        finally:
+            self._poison(None)
+            inputs.close()
+            outputs.close()
+
+    def stage(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Map the buffers of a timed batch. Their inputs are not there yet."""
+        inputs = Shared(fds[0], request["sizes"][0], self.device)
+        outputs = Shared(fds[1], request["sizes"][1], self.device)
+        self.staged = [
+            (self._arguments(call, inputs), [outputs.tensor(TensorRef.from_list(o)) for o in call["outputs"]])
+            for call in request["calls"]
+        ]
+        synchronize(self.device)
+        return {}
+
+    def go(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Run the staged batch: every forward, every copy, one synchronisation."""
+        _manual_seed(request["seed"])
+        faults = None
+        with _no_grad():
+            for arguments, targets in self.staged:
+                faults = faults or copy_out(self.model(*arguments), targets, self.device)[1]
+        synchronize(self.device)
+        self.staged = []
+        return {"fault": faults.to_dict() if faults else None}
+
+    def _arguments(self, request: dict[str, Any], inputs: Shared) -> list[Any]:
+        refs = [TensorRef.from_list(r) for r in request["tensors"]]
+        return decode_value(request["arguments"], lambda i: inputs.tensor(refs[i]), self.device)
+
+    def _forward(self, request: dict[str, Any], inputs: Shared, outputs: Shared) -> dict[str, Any]:
+        arguments = self._arguments(request, inputs)
+        targets = [outputs.tensor(TensorRef.from_list(o)) for o in request["outputs"]]
+        self.engine.configure(request["variant"])
+        _manual_seed(request["seed"])
+        started = _clock()
+        with _no_grad():
+            result = self.model(*arguments)
+            synchronize(self.device)
+        seconds = _clock() - started
+        with _no_grad():
+            shapes, faults = copy_out(result, targets, self.device, inputs)
+        synchronize(self.device)
+        return {
+            "outputs": shapes,
+            "fault": faults.to_dict() if faults else None,
+            "findings": self.engine.findings(),
+            "seconds": seconds,
+        }
+
+    def _poison(self, value: int | None) -> None:
+        self.libc.mallopt(M_PERTURB, 0 if value is None else (value ^ 0xFF) or 1)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device, through the function as it was before the candidate ran."""
+    if device.type == "cuda":
+        _cuda_synchronize(device)
+
+
+_cuda_synchronize = torch.cuda.synchronize
+
+
+def load_state(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+    """Copy parameters and buffers by name where the shapes agree; say which did not."""
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+    mismatched = []
+    for name, source in state.items():
+        target = own.get(name)
+        if target is None:
+            continue
+        if target.shape == source.shape:
+            _copy(target.data, source)
+        else:
+            mismatched.append(name)
+    bound = 64
+    return {
+        "missing": sorted(set(state) - set(own))[:bound],
+        "unexpected": sorted(set(own) - set(state))[:bound],
+        "mismatched": sorted(mismatched)[:bound],
+    }
+
+
+def copy_out(
+    result: Any, targets: list[torch.Tensor], device: torch.device, inputs: Shared | None = None
+) -> tuple[list[dict[str, Any]], Faults | None]:
+    """Copy a candidate's outputs into the judge's buffer where they have the expected form; describe them all."""
+    shapes: list[dict[str, Any]] = []
+    try:
+        values = flatten(result, [])
+        tensors = [plain(value, index, device) for index, value in enumerate(values[:64])]
+    except OutputFaultError as error:
+        return shapes, error.fault
+    if len(values) != len(targets):
+        return shapes, Faults("count", f"{len(values)} outputs, expected {len(targets)}")
+    fault = None
+    for index, (tensor, target) in enumerate(zip(tensors, targets, strict=True)):
+        shapes.append(
+            {
+                "shape": list(tensor.shape)[:32],
+                "dtype": str(tensor.dtype).removeprefix("torch."),
+                "aliases_input": inputs is not None and inputs.contains(tensor),
+            }
+        )
+        if tensor.shape != target.shape:
+            fault = fault or Faults(
+                "shape", f"output {index} has shape {list(tensor.shape)}, expected {list(target.shape)}", index
+            )
+        elif tensor.dtype != target.dtype:
+            fault = fault or Faults("dtype", f"output {index} has dtype {tensor.dtype}, expected {target.dtype}", index)
+        else:
+            _copy(target, tensor)
+    return shapes, fault
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """An exception as the judge wants to hear of it: a reason, a text, the type's name."""
+    name = type(error).__name__
+    if isinstance(error, CompileFailure):
+        return {"reason": error.reason, "message": str(error), "exception": error.exception}
+    if isinstance(error, OutputFaultError):
+        return {"reason": error.fault.reason, "message": error.fault.message, "exception": None}
+    if isinstance(error, SystemExit):
+        reason = "exited"
+    elif isinstance(error, torch.OutOfMemoryError):
+        reason = "device-memory"
+    elif isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in text_of(error):
+        reason = "memory-limit"
+    elif "CUDA error" in text_of(error):
+        reason = "cuda-error"
+    elif type(error).__module__.startswith("triton.compiler"):
+        reason = "compile"
+    elif isinstance(error, REFUSALS):
+        reason = "refused"
+    else:
+        reason = "exception"
+    return {"reason": reason, "message": describe(error), "exception": name[:100]}
+
+
+def text_of(error: BaseException) -> str:
+    """The exception's text, or nothing where its `__str__` is broken."""
+    with contextlib.suppress(Exception):
+        return str(error)
+    return ""
+
+
+def main(channel: socket.socket, engine: Engine, directory: Path, device: str) -> None:
+    """Serve one candidate; returns when the judge closes the channel."""
+    torch_device = torch.device(device)
+    Child(channel, engine, LoadContext(directory, device), torch_device).serve()

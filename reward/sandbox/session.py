@@ -1,0 +1,566 @@
+"""The judge's side: a warm zygote, and one session per candidate.
+
+    with Zygote("torch", "cpu") as zygote, zygote.spawn(Limits()) as child:
+        child.load(source)
+        child.build(init_inputs, state, seed)
+        reply = child.run(inputs, [OutputSpec(shape, dtype)], seed)
+
+Every call returns or raises `ChildFailure`, within its limit.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from . import process
+from .arena import Arena
+from .buffers import OutputSpec, layout_outputs, layout_tensors
+from .failure import ChildFailure, Phase
+from .limits import Limits
+from .replies import checked_findings, checked_names, checked_outputs, death, described, fault_of
+from .wire import DTYPE_NAMES, FrameReader, UnsupportedValueError, WireError, encode_value, parse_object, send_frame
+
+READY_S = 120.0  # a cold import of torch on a busy machine
+SPAWN_S = 60.0
+END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReply:
+    """A loaded source: which engine took it, and the seconds it needed."""
+
+    engine: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReply:
+    """A constructed model; names of parameters and buffers that were not taken over from the reference."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunReply:
+    """One forward call.
+
+    Attributes:
+        outputs: private copies with exactly the shapes and dtypes that were asked for, on the session's device.
+        inputs_changed: some input's bytes differ from what was sent.
+        findings: `{"code", "message"}`: `output-aliases-input`, `out-of-bounds-write`, and the engine's own. They come
+            from the child or are read in its buffers; they may lower a verdict, never raise it.
+        seconds: the judge's clock from request to reply.
+        child_seconds: the child's own word for the forward call alone; for display.
+    """
+
+    outputs: tuple[torch.Tensor, ...]
+    inputs_changed: bool
+    findings: tuple[dict[str, str], ...]
+    seconds: float
+    child_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReply:
+    """A timed batch: seconds from handing over the inputs until every output had been copied, and the outputs."""
+
+    seconds: float
+    outputs: tuple[tuple[torch.Tensor, ...], ...]
+
+
+class Zygote:
+    """A warm process that candidates of one mode are forked from. Thread-safe; restarted if it dies.
+
+    Args:
+        mode: a key of `engine.ENGINES`.
+        device: the judge's torch device string that buffers live on (`cpu`, `cuda:1`).
+
+    Raises:
+        ChildFailure: `infra_error` if it cannot be started.
+    """
+
+    def __init__(self, mode: str, device: str = "cpu") -> None:
+        self.mode = mode
+        self.device = torch.device(device)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        try:
+            self._process, self._control, self._errors = process.start_zygote(self.mode, str(self.device))
+        except OSError as error:
+            raise ChildFailure("infra_error", "zygote", str(error), "spawn") from None
+        self._ready = False
+
+    def _ensure(self) -> None:
+        """Wait until it is warm; start another one if it has died."""
+        for _ in range(2):
+            if self._process.poll() is not None:
+                self._discard()
+                self._start()
+            if self._ready:
+                return
+            deadline = time.monotonic() + READY_S
+            if process.wait_readable([self._control.fileno()], deadline):
+                hello = self._control.recv(1 << 16)
+                if hello:
+                    self._hello = parse_object(hello)
+                    self._ready = True
+                    return
+            self._process.kill()
+            self._process.wait()
+        raise ChildFailure("infra_error", "zygote", f"it did not start: {self._stderr()[-2000:]}", "spawn")
+
+    def _stderr(self) -> str:
+        size = os.fstat(self._errors).st_size
+        return os.pread(self._errors, 4000, max(0, size - 4000)).decode("utf-8", "replace")
+
+    def _discard(self) -> None:
+        self._control.close()
+        with contextlib.suppress(OSError):
+            os.close(self._errors)
+
+    def spawn(self, limits: Limits | None = None) -> "ChildSession":
+        """A fresh child for one candidate, isolated and ready to load.
+
+        Raises:
+            ChildFailure: `infra_error`: no process could be made.
+        """
+        limits = limits or Limits()
+        control, theirs_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        channel, theirs_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with self._lock:
+                if self._closed:
+                    raise ChildFailure("infra_error", "zygote", "it was closed", "spawn")
+                self._send_spawn(limits, theirs_control, theirs_channel)
+        except BaseException:
+            control.close()
+            channel.close()
+            raise
+        finally:
+            theirs_control.close()
+            theirs_channel.close()
+        session = ChildSession(self.device, limits, control, channel)
+        session.await_hello()
+        return session
+
+    def _send_spawn(self, limits: Limits, control: socket.socket, channel: socket.socket) -> None:
+        message = process.spawn_message(limits)
+        for attempt in range(2):
+            self._ensure()
+            try:
+                socket.send_fds(self._control, [message], [control.fileno(), channel.fileno()])
+                return
+            except OSError as error:
+                self._process.kill()
+                self._process.wait()
+                if attempt:
+                    raise ChildFailure("infra_error", "zygote", str(error), "spawn") from None
+
+    @property
+    def pid(self) -> int:
+        """The zygote's process id."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the zygote and every candidate of it."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                process.end_zygote(self._process, self._control)
+                self._discard()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ChildSession:
+    """One candidate's child, seen from the judge. Not thread-safe; ends everything it started on `close`."""
+
+    def __init__(self, device: torch.device, limits: Limits, control: socket.socket, channel: socket.socket) -> None:
+        self.device = device
+        self.limits = limits
+        self._control = control
+        self._channel = channel
+        self._control.setblocking(False)
+        self._channel.setblocking(False)
+        self._reader = FrameReader(channel)
+        self._calls = 0
+        self._pidfd = -1
+        self._exit: dict[str, Any] | None = None
+        self._closed = False
+
+    # -- protocol ------------------------------------------------------------------------------------------------
+
+    def await_hello(self) -> None:
+        """Wait for the child's first frame.
+
+        Raises:
+            ChildFailure: `infra_error`: it was never there.
+        """
+        try:
+            self._await_reply("spawn", 0, time.monotonic() + SPAWN_S)
+        except ChildFailure as failure:
+            self.close()
+            raise ChildFailure(
+                "infra_error", "spawn", failure.message or failure.reason, "spawn", output=failure.output
+            ) from None
+
+    def _call(self, phase: Phase, message: dict[str, Any], fds: Sequence[int], seconds: float) -> dict[str, Any]:
+        if self._closed:
+            raise ChildFailure("infra_error", "closed", "the session has ended", phase)
+        self._calls += 1
+        deadline = time.monotonic() + seconds
+        try:
+            self._channel.settimeout(max(0.05, seconds))
+            send_frame(self._channel, message | {"id": self._calls}, fds)
+            self._channel.setblocking(False)
+        except TimeoutError:
+            raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase)) from None
+        except OSError:
+            raise self._fail(self._gone(phase)) from None
+        reply = self._await_reply(phase, self._calls, deadline, seconds)
+        if reply.get("ok") is not True:
+            raise self._raised(phase, reply)
+        return reply
+
+    def _await_reply(self, phase: Phase, number: int, deadline: float, seconds: float = SPAWN_S) -> dict[str, Any]:
+        fds = [self._channel.fileno(), self._control.fileno()]
+        while True:
+            try:
+                reply = self._reader.poll()
+            except WireError as error:
+                raise self._fail(ChildFailure("rejected", "protocol", str(error), phase)) from None
+            if reply is not None:
+                if type(reply.get("id")) is not int or reply["id"] != number:
+                    raise self._fail(ChildFailure("rejected", "protocol", "an answer that was not asked for", phase))
+                return reply
+            if self._reader.closed or self._exit is not None:
+                raise self._fail(self._gone(phase))
+            ready = process.wait_readable(fds, deadline)
+            if not ready:
+                raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase))
+            if self._control.fileno() in ready:
+                self._take_events()
+
+    def _take_events(self) -> None:
+        """Read what the supervisor says; its silence for good (end of file) is an exit without a report."""
+        while True:
+            try:
+                data, fds, _flags, _address = socket.recv_fds(self._control, 1 << 18, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                data, fds = b"", []
+            if fds:
+                self._pidfd = fds[0]
+            if not data:
+                self._exit = self._exit or {"event": "lost"}
+                return
+            event = parse_object(data)
+            if event["event"] in ("exit", "failed"):
+                self._exit = event
+            elif event["event"] == "output":
+                self._output = str(event["output"])
+
+    def _gone(self, phase: Phase) -> ChildFailure:
+        """Why the channel ended: wait a moment for the supervisor's report."""
+        self._wait_exit(time.monotonic() + 0.5)
+        return death(self._exit, phase)
+
+    def _wait_exit(self, deadline: float) -> bool:
+        while self._exit is None:
+            if not process.wait_readable([self._control.fileno()], deadline):
+                return False
+            self._take_events()
+        return True
+
+    def _fail(self, failure: ChildFailure) -> ChildFailure:
+        """End the session and complete the failure with what the candidate printed."""
+        self.close()
+        if not failure.output and self._exit is not None:
+            failure.output = str(self._exit.get("output", ""))
+        return failure
+
+    def _raised(self, phase: Phase, reply: Mapping[str, Any]) -> ChildFailure:
+        failure = described(phase, reply, self.device, self.limits)
+        failure.output = self.output()
+        return failure
+
+    # -- operations ----------------------------------------------------------------------------------------------
+
+    def load(self, source: str, options: Mapping[str, Any] | None = None) -> LoadReply:
+        """Import the candidate's source.
+
+        Raises:
+            ChildFailure: `compile_error` (`syntax`, `exception`, `exited`, `no-modelnew`, `compile`), `runtime_error`
+                if the process died, `timeout`.
+        """
+        started = time.monotonic()
+        data = source.encode("utf-8", "surrogatepass")
+        with self._allocated("load"):
+            fd = os.memfd_create("source", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(data)
+            message = {"op": "load", "size": len(data), "options": dict(options or {})}
+            # The child reads from the start of its own description of the file.
+            reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                reply = self._call("load", message, [reader], self.limits.load_s)
+            finally:
+                os.close(reader)
+        finally:
+            os.close(fd)
+        return LoadReply(str(reply.get("engine", ""))[:64], time.monotonic() - started)
+
+    def build(
+        self,
+        init_inputs: Sequence[Any],
+        state: Mapping[str, torch.Tensor] | None = None,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+    ) -> BuildReply:
+        """Construct `ModelNew(*init_inputs)` under the seed, move it to device and dtype, copy in the parameters.
+
+        Args:
+            init_inputs: what the problem's `get_init_inputs` returned.
+            state: the reference's parameters and buffers by name; those whose name and shape agree are copied in.
+            seed: of torch's generators during construction.
+            dtype: floating-point parameters are converted to it; None leaves them.
+
+        Raises:
+            ChildFailure: `runtime_error` (`refused`, `exception`, `segfault`, ...), `timeout`.
+        """
+        started = time.monotonic()
+        tensors: list[torch.Tensor] = []
+        state = state or {}
+        with self._allocated("build"):
+            arguments = encode_value(list(init_inputs), tensors)
+            names = {name: len(tensors) + i for i, name in enumerate(state)}
+            tensors.extend(state.values())
+            arena = Arena.of_tensors(self.device, tensors)
+        with arena:
+            message = {
+                "op": "build",
+                "size": arena.layout.size,
+                "tensors": arena.references(),
+                "arguments": arguments,
+                "state": names,
+                "seed": seed,
+                "dtype": DTYPE_NAMES[dtype] if dtype is not None else None,
+            }
+            reply = self._call("build", message, [arena.buffer.fd], self.limits.build_s)
+        missing, unexpected, mismatched = (checked_names(reply.get(k)) for k in ("missing", "unexpected", "mismatched"))
+        return BuildReply(missing, unexpected, mismatched, time.monotonic() - started)
+
+    def run(
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[OutputSpec],
+        seed: int = 0,
+        variant: Mapping[str, Any] | None = None,
+        poison: int = 0xFF,
+    ) -> RunReply:
+        """One forward call on copies of the inputs.
+
+        Args:
+            inputs: what the problem's `get_inputs` returned; the judge's own tensors are never shared.
+            outputs: the shapes and dtypes that the reference returns.
+            seed: of torch's generators right before the call.
+            variant: one of `engine.variants`.
+            poison: the byte that outputs, guards and freshly allocated memory hold before they are written.
+
+        Raises:
+            ChildFailure: `incorrect` (`shape`, `dtype`, `count`, `type`, `layout`, `device`), `runtime_error`,
+                `timeout`, `rejected` (`protocol`).
+        """
+        tensors: list[torch.Tensor] = []
+        with self._allocated("run"):
+            arguments = encode_value(list(inputs), tensors)
+            given = Arena.of_tensors(self.device, tensors, poison)
+            try:
+                taken = Arena.of_outputs(self.device, outputs, poison)
+            except BaseException:
+                given.close()
+                raise
+        with given, taken:
+            message = {
+                "op": "run",
+                "sizes": [given.layout.size, taken.layout.size],
+                "tensors": given.references(),
+                "arguments": arguments,
+                "outputs": taken.references(),
+                "seed": seed,
+                "variant": dict(variant or {}),
+                "poison": poison,
+            }
+            started = time.monotonic()
+            reply = self._call("run", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
+            seconds = time.monotonic() - started
+            fault = fault_of(reply, "run")
+            if fault is not None:
+                raise fault
+            aliases = checked_outputs(reply, outputs, "run")
+            copies = taken.copies()
+            findings = list(checked_findings(reply.get("findings")))
+            if any(aliases):
+                findings.append({"code": "output-aliases-input", "message": "an output is an input's own memory"})
+            if not (given.guards_intact() and taken.guards_intact()):
+                findings.append({"code": "out-of-bounds-write", "message": "memory beside an input was written"})
+            changed = not given.unchanged()
+        child_seconds = reply.get("seconds")
+        return RunReply(
+            outputs=copies,
+            inputs_changed=changed,
+            findings=tuple(findings),
+            seconds=seconds,
+            child_seconds=child_seconds if isinstance(child_seconds, float) else 0.0,
+        )
+
+    def time(
+        self, batch: Sequence[Sequence[Any]], outputs: Sequence[OutputSpec], seed: int = 0, poison: int = 0xFF
+    ) -> TimeReply:
+        """Run K unseen inputs into K poisoned buffers and time it by the judge's clock.
+
+        The child maps its buffers first, with poison where the inputs will be. The clock starts, the inputs are copied
+        in, the child runs all of them, and the clock stops when the judge has copied every output. What this costs
+        beside the candidate's work is measured by timing a trusted, empty candidate in a session of its own.
+
+        Raises:
+            ChildFailure: as `run`.
+        """
+        tensors: list[torch.Tensor] = []
+        calls = []
+        specs: list[OutputSpec] = []
+        with self._allocated("time"):
+            spans = []
+            for inputs in batch:
+                start = len(tensors)
+                arguments = encode_value(list(inputs), tensors)
+                spans.append((start, arguments))
+                specs.extend(outputs)
+            given = Arena.of_tensors(self.device, tensors, poison, write=False)
+            try:
+                taken = Arena.of_outputs(self.device, specs, poison)
+            except BaseException:
+                given.close()
+                raise
+        with given, taken:
+            given_refs, taken_refs = given.references(), taken.references()
+            for k, (_, arguments) in enumerate(spans):
+                calls.append(
+                    {
+                        "arguments": arguments,
+                        "tensors": given_refs,
+                        "outputs": taken_refs[k * len(outputs) : (k + 1) * len(outputs)],
+                    }
+                )
+            message = {"op": "stage", "sizes": [given.layout.size, taken.layout.size], "calls": calls}
+            self._call("time", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
+            given.synchronize()
+            started = time.perf_counter()
+            given.write()
+            reply = self._call("time", {"op": "go", "seed": seed}, [], self.limits.run_s)
+            copies = taken.copies()
+            taken.synchronize()
+            seconds = time.perf_counter() - started
+            fault = fault_of(reply, "time")
+            if fault is not None:
+                raise fault
+        width = len(outputs)
+        return TimeReply(seconds, tuple(copies[k * width : (k + 1) * width] for k in range(len(spans))))
+
+    def output(self) -> str:
+        """What the candidate has printed so far (bounded: its beginning and its end)."""
+        self._output = ""
+        if self._exit is not None:
+            return str(self._exit.get("output", ""))
+        with contextlib.suppress(OSError):
+            self._control.send(b"output")
+            deadline = time.monotonic() + 1.0
+            while not self._output and self._exit is None:
+                if not process.wait_readable([self._control.fileno()], deadline):
+                    break
+                before = self._output
+                self._take_events()
+                if self._output == before:
+                    break
+        return self._output
+
+    @contextlib.contextmanager
+    def _allocated(self, phase: Phase) -> Any:
+        """Our own allocations and encodings: their failure is never the candidate's."""
+        try:
+            yield
+        except UnsupportedValueError as error:
+            raise ChildFailure("infra_error", "unsupported-value", str(error), phase, alive=True) from None
+        except (OSError, MemoryError, torch.OutOfMemoryError) as error:
+            raise ChildFailure("infra_error", "judge-memory", str(error)[:500], phase, alive=True) from None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the child can still be asked."""
+        return not self._closed
+
+    def close(self) -> None:
+        """End the candidate and everything it started; returns when it is gone."""
+        if self._closed:
+            return
+        self._closed = True
+        self._channel.close()
+        with contextlib.suppress(OSError):
+            self._control.send(b"end")
+        if not self._wait_exit(time.monotonic() + END_S) and self._pidfd >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        if self._pidfd >= 0:
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(END_S * 1000)
+            os.close(self._pidfd)
+            self._pidfd = -1
+        self._control.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+__all__ = [
+    "BuildReply",
+    "ChildFailure",
+    "ChildSession",
+    "Limits",
+    "LoadReply",
+    "OutputSpec",
+    "RunReply",
+    "TimeReply",
+    "Zygote",
+    "layout_outputs",
+    "layout_tensors",
+]
