@@ -1,11 +1,11 @@
 """Runs a KernelBench checkout's own evaluation of one candidate: `python -m kernelward.reward.kernelbench_child`.
 
-Reads one JSON request from standard input and writes one JSON reply to the file descriptor that the request names.
+Reads one JSON request from standard input and writes one JSON reply to a pipe.
 The candidate shares this process with the checker, as the checker has it: a reply can be forged by a hostile candidate,
 so it never raises a reward by itself.
 """
 
-import contextlib
+import argparse
 import copy
 import importlib
 import importlib.abc
@@ -14,12 +14,18 @@ import importlib.util
 import inspect
 import json
 import os
+import socket
 import sys
+import tempfile
 import traceback
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from .sandbox import linux
+from .sandbox.limits import Limits
+from .sandbox.supervisor import Supervisor
 
 #: What a checkout imports and its evaluation never uses: model providers, data sets, cloud runners.
 UNRELATED = (
@@ -153,28 +159,55 @@ def evaluate(module: types.ModuleType, request: dict[str, Any]) -> dict[str, Any
     }
 
 
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request; whatever the checkout lets escape is part of it."""
+    stage = "import"
+    try:
+        finder = install_stand_ins()
+        module = import_evaluation(Path(request["checkout"]))
+        if request["op"] == "probe":
+            known = list(inspect.signature(module.eval_kernel_against_ref).parameters)
+            return {"status": "probe", "parameters": known, "stand_ins": sorted(finder.served)}
+        stage = "evaluation"
+        return evaluate(module, request)
+    except Exception as error:
+        traceback.print_exc()
+        kind = f"{type(error).__module__}.{type(error).__qualname__}"
+        return {"status": "raised", "stage": stage, "error": f"{kind}: {error}"[:2000]}
+
+
+def run(request: dict[str, Any], reply: int, output: int, directory: Path) -> None:
+    """In the fork: answer the request in a session and a directory of its own."""
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.chdir(directory)
+    os.environ.update(TMPDIR=str(directory), TORCH_EXTENSIONS_DIR=str(directory / "extensions"))
+    with os.fdopen(reply, "w", encoding="utf-8") as pipe:
+        json.dump(answer(request), pipe)
+    os._exit(0)
+
+
 def main() -> None:
-    """Answer one request."""
+    """Supervise the answer to one request, so that nothing the candidate started outlives it."""
+    parser = argparse.ArgumentParser()
+    for name in ("control", "lifeline", "reply"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    options = parser.parse_args()
+    for fd in (options.control, options.lifeline, options.reply):
+        os.set_inheritable(fd, False)
     request = json.loads(sys.stdin.buffer.read())
-    with os.fdopen(request["reply_fd"], "w", encoding="utf-8") as reply:
-        os.set_inheritable(reply.fileno(), False)
-        try:
-            finder = install_stand_ins()
-            with contextlib.redirect_stdout(sys.stderr):
-                module = import_evaluation(Path(request["checkout"]))
-                if request["op"] == "probe":
-                    known = list(inspect.signature(module.eval_kernel_against_ref).parameters)
-                    answer = {"status": "probe", "parameters": known, "stand_ins": sorted(finder.served)}
-                else:
-                    answer = evaluate(module, request)
-        except Exception as error:
-            frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-            answer = {
-                "status": "raised",
-                "error": f"{type(error).__module__}.{type(error).__qualname__}: {error}"[:2000],
-                "during": "evaluation" if any(name.endswith("eval.py") for name in frames) else "import",
-            }
-        json.dump(answer, reply)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    with tempfile.TemporaryDirectory(prefix="kernelward-official-", ignore_cleanup_errors=True) as name:
+        Supervisor(
+            control=socket.socket(fileno=options.control),
+            lifeline=options.lifeline,
+            limits=Limits.from_dict(request["limits"]),
+            start=lambda output: run(request, options.reply, output, Path(name)),
+            directory=Path(name),
+            alone=False,
+        ).run()
 
 
 if __name__ == "__main__":
