@@ -1,0 +1,405 @@
+"""The envelope's members: a reference run op by op with some ops computed another, equally correct way.
+
+A member is a dispatch mode, so that any problem can be emulated without knowing its structure: compound ops
+(normalisations, softmax, losses, norms) are first taken apart with torch's own decompositions, then their sums,
+products, scans and elementary functions are replaced. What a mode does not know runs as torch runs it: an unknown op
+weakens a member, never breaks it. A member that found nothing to replace is the reference again and is left out.
+
+On a GPU everything runs there but the strictly sequential orders, which are followed on the CPU for a bounded number of
+outputs per operation (`emulate_order`). Where a member does not fit beside a declared shape, it runs on the first, the
+middle and the last slices of the batch, if slices are shown to give the same outputs; else it is skipped and noted.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from .emulate_order import Blocked, Order, Reordered, Sequential
+from .emulate_pointwise import EXP2_RULES, FAST_MATH_RULES, rounded_mantissa
+from .oracle import TRUE_FP32, cast_inputs, oracle_errors, run_forward, tf32
+from .problem import RNG_LOCK
+
+if TYPE_CHECKING:
+    from .draw import Drawn
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]  # an op's arguments -> its result, or NotImplemented: run the op itself
+
+_COMPOUND = (
+    "native_layer_norm",
+    "native_group_norm",
+    "native_batch_norm",
+    "_native_batch_norm_legit",
+    "cudnn_batch_norm",
+    "_batch_norm_with_update",
+    "_fused_rms_norm",
+    "_softmax",
+    "_log_softmax",
+    "_safe_softmax",
+    "logsumexp",
+    "linalg_vector_norm",
+    "norm",
+    "mse_loss",
+    "huber_loss",
+    "smooth_l1_loss",
+    "nll_loss_forward",
+    "nll_loss2d_forward",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "soft_margin_loss",
+    "silu",
+    "elu",
+    "mish",
+    "softplus",
+    "gelu",
+    "log_sigmoid_forward",
+    "glu",
+)
+
+
+def _decompositions() -> dict[Any, Rule]:
+    from torch._decomp import decomposition_table
+
+    table: Mapping[Any, Rule] = decomposition_table
+    packets = [getattr(aten, name) for name in _COMPOUND if hasattr(aten, name)]
+    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads() if "out" not in name]
+    return {op: table[op] for op in overloads if op in table}
+
+
+DECOMPOSITIONS = _decompositions()
+
+
+class Emulation(TorchDispatchMode):
+    """Runs rules in place of ops, counts how often, and takes compound ops apart so that the rules see their parts."""
+
+    def __init__(self, rules: Mapping[Any, Rule], decompose: bool) -> None:
+        super().__init__()
+        self.hits = 0
+        self._rules = dict(rules)
+        self._decompose = decompose
+        for op, rule in rules.items():  # x.exp_() is exp too
+            twin = getattr(aten, op.overloadpacket.__name__ + "_", None)
+            if twin is not None and op._overloadname in twin.overloads():
+                self._rules[getattr(twin, op._overloadname)] = _in_place(rule)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _is_single(args):
+            return func(*args, **kwargs)
+        if func in self._rules:
+            result = self._rules[func](*args, **kwargs)
+            if result is not NotImplemented:
+                self.hits += 1
+                return result
+        elif self._decompose:
+            with self:  # `decompose` knows what torch itself defines through other ops, and says NotImplemented else
+                result = DECOMPOSITIONS.get(func, func.decompose)(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        return func(*args, **kwargs)
+
+
+def _is_single(args: tuple[Any, ...]) -> bool:
+    first = args[0] if args else None
+    return isinstance(first, Tensor) and first.dtype == torch.float32
+
+
+def _in_place(rule: Rule) -> Rule:
+    def run(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        result = rule(x, *args, **kwargs)
+        return result if result is NotImplemented else x.copy_(result)
+
+    return run
+
+
+# ---------------------------------------------------------------- accumulation
+
+
+def order_rules(order: Order) -> dict[Any, Rule]:
+    """Rules that add up in a given order: sums, means, products, variances, scans, matrix products, convolutions."""
+    return {**_total_rules(order), **_scan_rules(order), **_product_rules(order)}
+
+
+def _dims(x: Tensor, dims: Any) -> list[int]:
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return list(range(x.dim()))
+    return sorted(d % x.dim() for d in ([dims] if isinstance(dims, int) else dims))
+
+
+def _total_rules(order: Order) -> dict[Any, Rule]:
+    def total(x: Tensor, dims: Any, keep: bool, ufunc: np.ufunc = np.add, mean: bool = False) -> Any:
+        if x.dim() == 0 or x.numel() == 0:
+            return NotImplemented
+        along = _dims(x, dims)
+        result = order.total(x, along, ufunc)
+        if result is None:
+            return NotImplemented
+        if mean:
+            result = result / (x.numel() / result.numel())
+        return result if keep else result.reshape([n for d, n in enumerate(x.shape) if d not in along])
+
+    def plain(rule: Rule) -> Rule:
+        """Not for another dtype of the result."""
+        return lambda *args, dtype=None, **kwargs: (
+            NotImplemented if dtype not in (None, torch.float32) else rule(*args, **kwargs)
+        )
+
+    def variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        if x.dim() == 0 or x.numel() == 0:
+            return NotImplemented
+        mean = total(x, dim, True, mean=True)
+        if mean is NotImplemented:
+            return NotImplemented
+        squares = total((x - mean).square(), dim, keepdim)
+        freedom = x.numel() // mean.numel() - (1 if correction is None else correction)
+        return squares / max(0, freedom), mean if keepdim else mean.reshape(squares.shape)
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        result = variance(*args, **kwargs)
+        return result if result is NotImplemented else result[0]
+
+    def deviation(*args: Any, **kwargs: Any) -> Any:
+        result = variance(*args, **kwargs)
+        return result if result is NotImplemented else result[0].sqrt()
+
+    return {
+        aten.sum.default: plain(lambda x: total(x, None, False)),
+        aten.sum.dim_IntList: plain(lambda x, dim=None, keepdim=False: total(x, dim, keepdim)),
+        aten.mean.default: plain(lambda x: total(x, None, False, mean=True)),
+        aten.mean.dim: plain(lambda x, dim=None, keepdim=False: total(x, dim, keepdim, mean=True)),
+        aten.prod.default: plain(lambda x: total(x, None, False, np.multiply)),
+        aten.prod.dim_int: plain(lambda x, dim, keepdim=False: total(x, dim, keepdim, np.multiply)),
+        aten.var_mean.correction: variance,
+        aten.var.correction: first,
+        aten.std.correction: deviation,
+    }
+
+
+def _scan_rules(order: Order) -> dict[Any, Rule]:
+    def scan(ufunc: np.ufunc) -> Rule:
+        def run(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+            if x.dim() == 0 or x.numel() == 0 or dtype not in (None, torch.float32):
+                return NotImplemented
+            result = order.scan(x, dim % x.dim(), ufunc)
+            return NotImplemented if result is None else result
+
+        return run
+
+    return {aten.cumsum.default: scan(np.add), aten.cumprod.default: scan(np.multiply)}
+
+
+def _product_rules(order: Order) -> dict[Any, Rule]:
+    def bmm(a: Tensor, b: Tensor) -> Any:
+        if a.numel() == 0 or b.numel() == 0:
+            return NotImplemented
+        result = order.matmul(a, b)
+        return NotImplemented if result is None else result
+
+    def convolve(x: Tensor, weight: Tensor, conv: Callable[[Tensor, Tensor], Tensor], g: int, transposed: bool) -> Any:
+        return order.convolve(x, weight, g, transposed, conv) if x.numel() else None
+
+    return product_rules(bmm, convolve)
+
+
+def product_rules(bmm: Callable[[Tensor, Tensor], Any], convolve: Callable[..., Tensor | None]) -> dict[Any, Rule]:
+    """Rules for every op that is a matrix product or a convolution.
+
+    Args:
+        bmm: [B, M, K] @ [B, K, N], or NotImplemented.
+        convolve: (x, weight, conv, groups, transposed) without bias, or None; `conv(x, weight)` is torch's own.
+    """
+
+    def mm(a: Tensor, b: Tensor) -> Any:
+        result = bmm(a[None], b[None])
+        return result if result is NotImplemented else result[0]
+
+    def added(c: Tensor, product: Any, beta: float, alpha: float) -> Any:
+        if product is NotImplemented:
+            return NotImplemented
+        scaled = product if alpha == 1 else product * alpha
+        return scaled if beta == 0 else scaled + (c if beta == 1 else c * beta)
+
+    def mv(a: Tensor, b: Tensor) -> Any:
+        result = mm(a, b[:, None])
+        return result if result is NotImplemented else result[:, 0]
+
+    def dot(a: Tensor, b: Tensor) -> Any:
+        result = mm(a[None], b[:, None])
+        return result if result is NotImplemented else result[0, 0]
+
+    def convolution(
+        x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
+        output_padding: Any, groups: int,
+    ) -> Any:  # fmt: skip
+        def own(part: Tensor, kernel: Tensor) -> Tensor:
+            return aten.convolution.default(
+                part, kernel, None, stride, padding, dilation, transposed, output_padding, groups
+            )
+
+        result = convolve(x, weight, own, groups, transposed)
+        if result is None:
+            return NotImplemented
+        return result if bias is None else result + bias.reshape([1, -1] + [1] * (result.dim() - 2))
+
+    return {
+        aten.mm.default: mm,
+        aten.bmm.default: bmm,
+        aten.mv.default: mv,
+        aten.dot.default: dot,
+        aten.addmm.default: lambda c, a, b, *, beta=1, alpha=1: added(c, mm(a, b), beta, alpha),
+        aten.addmv.default: lambda c, a, b, *, beta=1, alpha=1: added(c, mv(a, b), beta, alpha),
+        aten.baddbmm.default: lambda c, a, b, *, beta=1, alpha=1: added(c, bmm(a, b), beta, alpha),
+        aten.convolution.default: convolution,
+    }
+
+
+def one_pass_rules() -> dict[Any, Rule]:
+    """Variance as E[x^2] - E[x]^2: cancels where the mean is large beside the deviation."""
+
+    def variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+        if x.dim() == 0 or x.numel() == 0:
+            return NotImplemented
+        along = _dims(x, dim)
+        mean, square = x.mean(along, keepdim=keepdim), x.square().mean(along, keepdim=keepdim)
+        count = x.numel() // mean.numel()
+        biased = (square - mean.square()).clamp_min(0.0)
+        return biased * (count / max(1, count - (1 if correction is None else correction))), mean
+
+    return {
+        aten.var_mean.correction: variance,
+        aten.var.correction: lambda *a, **k: variance(*a, **k)[0],
+        aten.std.correction: lambda *a, **k: variance(*a, **k)[0].sqrt(),
+    }
+
+
+# ---------------------------------------------------------------- shorter types
+
+
+def operand_rules(shorten: Callable[[Tensor], Tensor]) -> dict[Any, Rule]:
+    """Rules that shorten the operands of matrix products and convolutions; sums stay float32, as on tensor cores."""
+    return product_rules(
+        lambda a, b: shorten(a) @ shorten(b),
+        lambda x, weight, conv, groups, transposed: conv(shorten(x), shorten(weight)),
+    )
+
+
+class RoundResults(TorchDispatchMode):
+    """Rounds every float32 result to a shorter type and back: eager half precision, with float32 inside each op."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.hits = 0
+        self._dtype = dtype
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.hits += 1
+        if func._schema.is_mutable:
+            for value, spec in zip(args, func._schema.arguments, strict=False):
+                if spec.alias_info is not None and spec.alias_info.is_write and isinstance(value, Tensor):
+                    value.copy_(self._rounded(value))
+            return result
+        if any(r.alias_info is not None for r in func._schema.returns):  # a view of rounded values
+            return result
+        return tree_map(self._rounded, result)
+
+    def _rounded(self, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.dtype == torch.float32:
+            return value.to(self._dtype).float()
+        return value
+
+
+# ---------------------------------------------------------------- members
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One way of computing that a policy calls correct.
+
+    Attributes:
+        name: as in `TolerancePolicy.members`.
+        mode: makes the dispatch mode; it counts its hits.
+        shorten: inputs and parameters are rounded to this type before they enter.
+        note: what it stands for, and what allowing it hides.
+    """
+
+    name: str
+    mode: Callable[[], Emulation | RoundResults]
+    note: str
+    shorten: torch.dtype | None = None
+
+
+def _members() -> Iterator[Member]:
+    for name, order, note in (
+        ("reordered", Reordered(), "terms added from the last to the first, in two unequal parts"),
+        ("sequential", Sequential(), "one thread and one accumulator per output"),
+        ("blocked", Blocked(), "block-wise scans and tiled products"),
+    ):
+        yield Member(name, lambda order=order: Emulation(order_rules(order), True), note)  # type: ignore[misc]
+    yield Member("exp2", lambda: Emulation(EXP2_RULES, True), "exp, tanh, sigmoid, log through exp2 and log2")
+    yield Member(
+        "tf32",
+        lambda: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10)), False),
+        "TF32 operands, to nearest; the same mantissa as fp16, so fp16 faults in products are hidden too",
+    )
+    yield Member(
+        "tf32_truncated",
+        lambda: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10, truncate=True)), False),
+        "TF32 operands as the hardware takes raw float32: towards zero; biased, so twice the error",
+    )
+    for name, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
+        yield Member(name, lambda d=dtype: RoundResults(d), f"every intermediate result in {name}", dtype)  # type: ignore[misc]
+    yield Member("fast_math", lambda: Emulation(FAST_MATH_RULES, True), "--use_fast_math: approximate functions, FTZ")
+    yield Member("one_pass_variance", lambda: Emulation(one_pass_rules(), True), "variance as E[x^2] - E[x]^2")
+
+
+MEMBERS: dict[str, Member] = {m.name: m for m in _members()}
+"""Every member but `reference`, which is the reference itself at the entry's dtype."""
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as products and softmax, and no fused encoder layer, so that the rules see their parts."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def member_outputs(member: Member, drawn: "Drawn", inputs: list[Any] | None = None) -> list[Tensor] | None:
+    """The reference's outputs as this member computes them, in float32; None if it changed nothing.
+
+    Inputs and parameters are those of the entry's dtype, widened to float32.
+
+    Args:
+        member: one of `MEMBERS`.
+        drawn: the draw.
+        inputs: in place of the draw's inputs (batch slices of them).
+
+    Raises:
+        OracleError: the emulated run raises or runs out of memory.
+    """
+    with RNG_LOCK, tf32(TRUE_FP32), oracle_errors("emulation-raises"):
+        model = drawn.build_model()
+        values = cast_inputs(drawn.inputs if inputs is None else inputs, torch.float32)
+        if member.shorten is not None:
+            model, values = model.to(member.shorten), cast_inputs(cast_inputs(values, member.shorten), torch.float32)
+        mode = member.mode()
+        with _plain_attention(), mode:
+            outputs = run_forward(model.float(), values, drawn.seed)
+    return outputs if mode.hits else None
