@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from ..suites.errors import InputError
+from . import devices
 from .config import RUN_KEY_VARIABLE
 
 _log = logging.getLogger(__name__)
@@ -45,16 +46,14 @@ def resolve_device(configured: str) -> str:
     """`cpu` or `cuda:N`; `auto` is the rank's own GPU where this process sees one.
 
     Raises:
-        InputError: a device of another kind.
+        InputError: a device of another kind, or a GPU that is not there.
     """
-    if configured != "auto":
-        if configured != "cpu" and not configured.startswith("cuda"):
-            raise InputError(f"device {configured!r} is not one of: auto, cpu, cuda:N")
-        return configured
+    device = devices.resolve_device(configured)
+    if configured != "auto" or device == "cpu":
+        return device
     import torch
 
-    count = torch.cuda.device_count()
-    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % count}" if count else "cpu"
+    return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 
 def device_here(device: str, visible_gpus: str | None) -> str:
