@@ -5,33 +5,20 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from ..suites.compare import Ties
 from ..suites.draw import draw_entry
 from ..suites.entry import Entry
-from ..suites.oracle import (
-    EVALUATION_LOCK,
-    ReferenceFlags,
-    Truth,
-    compute_truth,
-    reference_outputs,
-    run_forward,
-)
-from ..suites.problem import Problem
+from ..suites.oracle import ReferenceFlags, Truth, compute_truth, reference_outputs, run_forward
+from ..suites.problem import RNG_LOCK, Problem
 from ..suites.protocol import ProtocolSpec
+from ..suites.validity import Measured
 
-
-class Sized(Protocol):
-    """A cached value that knows what keeping it costs."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-
-V = TypeVar("V", bound=Sized)
+V = TypeVar("V")
 
 
 class SingleFlight(Generic[V]):
@@ -39,10 +26,15 @@ class SingleFlight(Generic[V]):
 
     A value larger than the whole budget is handed out and not kept. A failure is handed to everyone who waited for it
     and is not kept either.
+
+    Args:
+        budget: bytes.
+        size: what keeping a value costs, in bytes.
     """
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, size: Callable[[V], int]) -> None:
         self.budget = budget
+        self._size = size
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, V] = OrderedDict()
         self._bytes = 0
@@ -83,13 +75,14 @@ class SingleFlight(Generic[V]):
         return value
 
     def _keep(self, key: Hashable, value: V) -> None:
-        if value.nbytes > self.budget:
+        size = self._size(value)
+        if size > self.budget:
             return
-        while self._kept and self._bytes + value.nbytes > self.budget:
+        while self._kept and self._bytes + size > self.budget:
             _, dropped = self._kept.popitem(last=False)
-            self._bytes -= dropped.nbytes
+            self._bytes -= self._size(dropped)
         self._kept[key] = value
-        self._bytes += value.nbytes
+        self._bytes += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +93,7 @@ class Reference:
         inputs: arguments of the forward call, on the judge's device.
         init_inputs: constructor arguments.
         state: the reference's parameters and buffers, for the candidate.
-        seed: the random state that the forward starts from.
+        seed: the random state that the candidate's forward starts from.
         model_seed: the random state that the constructor starts from.
         outputs: the right answers: truth in float64, or for the allclose protocols the reference's own outputs.
         truth: None for the allclose protocols.
@@ -126,7 +119,15 @@ class Reference:
         return sum(t.numel() * t.element_size() for t in held) + (self.truth.nbytes if self.truth else 0)
 
 
-def compute_reference(problem: Problem, entry: Entry, seed: int, device: str, spec: ProtocolSpec) -> Reference:
+def compute_reference(
+    problem: Problem,
+    entry: Entry,
+    seed: int,
+    device: str,
+    spec: ProtocolSpec,
+    measured: Measured | None = None,
+    ties: Ties = "first",
+) -> Reference:
     """Draw an entry and compute what is right for it under a protocol.
 
     torch's random state and TF32 switches belong to the process, so one thread at a time is in here.
@@ -136,32 +137,29 @@ def compute_reference(problem: Problem, entry: Entry, seed: int, device: str, sp
         OracleError: the reference cannot answer here.
         MemoryError: the draw does not fit.
     """
-    flags = ReferenceFlags(spec.matmul_tf32, spec.cudnn_tf32)
-    with EVALUATION_LOCK:
+    with RNG_LOCK:
         drawn = draw_entry(problem, entry, seed, device)
         if spec.cast_integers:
             drawn = replace(drawn, inputs=[_cast(x, drawn.dtype) for x in drawn.inputs])
-        model = drawn.build_model()
-        state = {k: v.detach().clone() for k, v in model.state_dict().items()}
-        del model
+        state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
         truth: Truth | None = None
         if spec.comparison == "truth":
-            truth = compute_truth(drawn, drawn.dtype, device)
+            truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None, ties=ties)
             outputs, dtypes = truth.outputs, truth.output_dtypes
         else:
-            outputs = tuple(reference_outputs(drawn, flags, drawn.dtype, device))
+            outputs = tuple(reference_outputs(drawn, ReferenceFlags(spec.matmul_tf32, spec.cudnn_tf32)))
             dtypes = tuple(t.dtype for t in outputs)
-        return Reference(
-            inputs=drawn.inputs,
-            init_inputs=drawn.init_inputs,
-            state=state,
-            seed=drawn.seed,
-            model_seed=drawn.model_seed,
-            outputs=outputs,
-            truth=truth,
-            dtypes=dtypes,
-            finite=all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()),
-        )
+    return Reference(
+        inputs=drawn.inputs,
+        init_inputs=drawn.init_inputs,
+        state=state,
+        seed=drawn.seed if spec.rng == "reset" else drawn.seed + 1,
+        model_seed=drawn.model_seed,
+        outputs=outputs,
+        truth=truth,
+        dtypes=dtypes,
+        finite=all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,16 +182,16 @@ def side_effects(problem: Problem, entry: Entry, seed: int, device: str) -> Side
         InputError: the problem's code is broken.
         OracleError: the reference does not return tensors.
     """
-    with EVALUATION_LOCK, torch.no_grad():
+    with RNG_LOCK:
         drawn = draw_entry(problem, entry, seed, device)
         before = [x.clone() for x in _tensors(drawn.inputs)]
         outputs = run_forward(drawn.build_model(), drawn.inputs, drawn.seed)
-        inputs = _tensors(drawn.inputs)
-        owned = {x.untyped_storage().data_ptr() for x in inputs if x.numel()}
-        return SideEffects(
-            aliasing=any(y.untyped_storage().data_ptr() in owned for y in outputs if y.numel()),
-            mutates=any(not torch.equal(a, b) for a, b in zip(before, inputs, strict=True)),
-        )
+    inputs = _tensors(drawn.inputs)
+    owned = {x.untyped_storage().data_ptr() for x in inputs if x.numel()}
+    return SideEffects(
+        aliasing=any(y.untyped_storage().data_ptr() in owned for y in outputs if y.numel()),
+        mutates=any(not torch.equal(a, b) for a, b in zip(before, inputs, strict=True)),
+    )
 
 
 def _cast(value: Any, dtype: torch.dtype) -> Any:

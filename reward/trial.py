@@ -1,0 +1,350 @@
+"""One candidate before its judge: its child process, and the entries that are put to it one after another."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from ..suites.draw import entry_dtype
+from ..suites.hashing import derive_seed
+from ..suites.oracle import OracleError
+from ..suites.protocol import ProtocolSpec
+from .compare_reply import Judged, differs, judge_reply
+from .gate import DeviceGate
+from .plan import Plan, Question
+from .sandbox.buffers import OutputSpec
+from .sandbox.engine import variants
+from .sandbox.failure import ChildFailure
+from .sandbox.limits import Limits
+from .sandbox.session import ChildSession, Zygote
+from .task import Task
+from .truth_cache import Reference, SideEffects
+from .verdict import EntryResult, Outcome
+
+#: Draws that are tried where the reference's own rounding happens to exceed the tolerance.
+REDRAWS = 3
+#: The byte that fresh memory holds in the first run (a NaN as float32) and in a repetition (about 48).
+POISON, REPEAT_POISON = 0xFF, 0x42
+#: Failures at a changed shape that are tried again at the declared one: those of the values, and exceptions. A crash or
+#: a stray access stays what it is.
+SPECIALISABLE = frozenset({"value", "nan", "shape", "dtype", "count", "exception"})
+
+
+class Host(Protocol):
+    """What a trial needs of its judge."""
+
+    limits: Limits
+    gate: DeviceGate
+
+    def zygote(self, mode: str) -> Zygote:
+        """The warm process that candidates of this mode are forked from."""
+
+    def reference(self, task: Task, spec: ProtocolSpec, question: Question, seed: int) -> Reference:
+        """One draw and what is right for it; raises OracleError."""
+
+    def side_effects(self, task: Task, question: Question, seed: int) -> SideEffects:
+        """What the reference itself does to its inputs."""
+
+
+@dataclass
+class Clock:
+    """Seconds by phase."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the time that the block takes to a phase."""
+        started = perf_counter()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of putting one question.
+
+    Attributes:
+        result: goes into the verdict.
+        question, reference, outputs: kept where a repetition may follow.
+        infra: the question could not be put, for want of memory.
+    """
+
+    result: EntryResult
+    question: Question
+    reference: Reference | None = None
+    outputs: tuple[Tensor, ...] = ()
+    infra: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """err / tolerance: how close it came to failing."""
+        err, tolerance = self.result.err, self.result.tolerance
+        return 0.0 if not err or err is None or not tolerance else err / tolerance
+
+
+class Trial:
+    """Runs a plan against one candidate.
+
+    Args:
+        task: the candidate and what is asked.
+        spec: the protocol.
+        plan: the questions.
+        mode: which zygote, and so which engine.
+        host: references, zygotes and limits.
+        clock: gets the seconds of each phase.
+
+    Raises (every method that talks to the child):
+        ChildFailure: of kind `infra_error` only; every other failure is the candidate's and becomes a result.
+    """
+
+    def __init__(self, task: Task, spec: ProtocolSpec, plan: Plan, mode: str, host: Host, clock: Clock) -> None:
+        self.task = task
+        self.spec = spec
+        self.plan = plan
+        self.mode = mode
+        self.host = host
+        self.clock = clock
+        self.engine = mode
+        self.notes: list[str] = []
+        self._session: ChildSession | None = None
+        self._built: tuple[Any, ...] | None = None
+        self._variants = variants(mode, spec.adversarial)
+
+    def close(self) -> None:
+        """End the child and everything it started."""
+        if self._session is not None:
+            with self.clock.phase("close"):
+                self._session.close()
+            self._session = None
+            self._built = None
+
+    def session(self) -> ChildSession:
+        """The candidate's child, started and loaded where it is not there."""
+        if self._session is None:
+            with self.clock.phase("spawn"):
+                self._session = self.host.zygote(self.mode).spawn(self.host.limits)
+            with self.clock.phase("load"):
+                self.engine = self._session.load(self.task.candidate).engine
+        return self._session
+
+    def run(self) -> list[Answer]:
+        """Put the questions in order, up to the first failure unless the task wants all."""
+        answers: list[Answer] = []
+        queue = list(self.plan.questions)
+        asked = {q.entry.id for q in queue}
+        last: Answer | None = None
+        while queue:
+            answer = self.ask(queue.pop(0))
+            outcome = answer.result.outcome
+            twin = answer.question.twin
+            if outcome is None:
+                if answer.result.reason == "refused" and twin is not None and twin.entry.id not in asked:
+                    asked.add(twin.entry.id)
+                    queue.append(twin)
+            elif outcome is not Outcome.CORRECT:
+                answer = self._explain(answer)
+            else:
+                last = answer
+            answers.append(answer)
+            if outcome not in (None, Outcome.CORRECT) and not self.task.all_entries:
+                return answers
+        if last is not None and self.spec.repeat and all(a.result.outcome in (None, Outcome.CORRECT) for a in answers):
+            answers[answers.index(last)] = self._repeat_correct(last)
+        return answers
+
+    def ask(self, question: Question) -> Answer:
+        """Put one question: draw, build where necessary, run under every variant, compare."""
+        try:
+            seed, reference = self._reference(question)
+        except OracleError as error:
+            return _skipped(question, error.reason, str(error), infra=error.reason == "out-of-memory")
+        except MemoryError as error:
+            return _skipped(question, "out-of-memory", str(error), infra=True)
+        if reference is None:
+            return _skipped(question, "unlucky-draw", f"{REDRAWS} draws in a row that float32 itself cannot answer")
+        if self.spec.skip_nonfinite and not reference.finite:
+            return _skipped(question, "nonfinite-reference", "the reference's own output holds NaN or Inf")
+        try:
+            self._prepare(question, reference)
+            judged, outputs = self._run(question, reference, seed)
+        except ChildFailure as failure:
+            return Answer(self._failed(question, seed, failure), question, reference)
+        result = EntryResult(
+            question.entry.id,
+            Outcome.CORRECT if judged.ok else judged.outcome,
+            judged.reason,
+            judged.err,
+            judged.tolerance,
+            seed,
+            judged.seconds,
+            judged.message,
+        )
+        return Answer(result, question, reference, outputs)
+
+    def seed(self, question: Question, redraw: int = 0) -> int:
+        """The secret seed of a question's draw."""
+        task = self.task
+        parts = (task.problem.hash, question.entry.id, task.epoch)
+        return derive_seed(task.run_key, *parts, *(("redraw", redraw) if redraw else ()))
+
+    def _reference(self, question: Question) -> tuple[int, Reference | None]:
+        with self.clock.phase("truth"):
+            if self.task.seed is not None:
+                return self.task.seed, self.host.reference(self.task, self.spec, question, self.task.seed)
+            for redraw in range(REDRAWS):
+                seed = self.seed(question, redraw)
+                reference = self.host.reference(self.task, self.spec, question, seed)
+                if not _unlucky(reference, question):
+                    return seed, reference
+            return seed, None
+
+    def _prepare(self, question: Question, reference: Reference) -> None:
+        session = self.session()
+        key = _build_key(question, reference)
+        if key != self._built:
+            self._built = None
+            with self.clock.phase("build"):
+                session.build(reference.init_inputs, reference.state, reference.model_seed, entry_dtype(question.entry))
+            self._built = key
+
+    def _run(
+        self, question: Question, reference: Reference, seed: int, poison: int = POISON
+    ) -> tuple[Judged, tuple[Tensor, ...]]:
+        """Every variant of one question; the worst result, worded as a race where only some of them fail."""
+        specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(reference.outputs, reference.dtypes, strict=True)]
+        worst: Judged | None = None
+        outputs: tuple[Tensor, ...] = ()
+        passed = failed = 0
+        for variant in self._variants:
+            assert self._session is not None
+            with self.host.gate.shared(), self.clock.phase("run"):
+                reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison)
+            with self.clock.phase("compare"):
+                judged = judge_reply(reply, reference, question.measured, self.spec)
+                if judged.reason in ("input-mutated", "aliased") and self._reference_does_too(judged, question, seed):
+                    judged = judge_reply(reply, reference, question.measured, self.spec, side_effects=False)
+            passed, failed = passed + judged.ok, failed + (not judged.ok)
+            if worst is None or (not judged.ok, judged.ratio) > (not worst.ok, worst.ratio):
+                worst, outputs = judged, tuple(reply.outputs)
+            if not judged.ok and judged.crash:
+                break
+        assert worst is not None
+        if passed and failed and not worst.crash:
+            message = f"wrong under {failed} of {passed + failed} thread schedules: {worst.message}"
+            worst = replace(worst, reason="race", message=message)
+        return worst, outputs
+
+    def _reference_does_too(self, judged: Judged, question: Question, seed: int) -> bool:
+        effects = self.host.side_effects(self.task, question, seed)
+        return effects.mutates if judged.reason == "input-mutated" else effects.aliasing
+
+    def _failed(self, question: Question, seed: int, failure: ChildFailure) -> EntryResult:
+        """The result that a failure in the child stands for; drops a child that cannot go on."""
+        if failure.kind == "infra_error":
+            raise failure
+        if not failure.alive:
+            self.close()
+        outcome: Outcome | None = Outcome(failure.kind)
+        reason = failure.reason
+        message = failure.message
+        if reason == "refused":
+            if question.entry.declared_shape:
+                reason = "exception"
+            else:
+                outcome = None
+                message = f"refused the shape {_shape(question)}: {message}"
+        if failure.phase in ("load", "build") and outcome is Outcome.TIMEOUT:
+            message = f"{failure.phase} took too long. {message}"
+        return EntryResult(question.entry.id, outcome, reason, None, None, seed, 0.0, message)
+
+    def _explain(self, answer: Answer) -> Answer:
+        """Look once more at a failure: does it repeat, and is it one of the changed shape alone?"""
+        result = answer.result
+        repeatable = self.spec.repeat and result.reason in ("value", "nan") and answer.reference is not None
+        if repeatable and self._unsteady(answer):
+            return replace(answer, result=replace(result, reason="nondeterministic"))
+        twin = answer.question.twin
+        if answer.question.entry.declared_shape or twin is None or result.reason not in SPECIALISABLE:
+            return answer
+        declared = self.ask(twin).result
+        if declared.outcome is not Outcome.CORRECT:
+            return answer
+        message = f"right at the declared shape, not at {_shape(answer.question)}: {result.message}"
+        return replace(answer, result=replace(result, reason="shape-specialised", message=message))
+
+    def _unsteady(self, answer: Answer) -> bool:
+        """Whether a wrong answer comes out differently on fresh buffers."""
+        again = self._again(answer)
+        if again is None:
+            return True
+        judged, outputs = again
+        assert answer.reference is not None
+        return judged.ok or differs(answer.outputs, outputs, answer.reference, answer.question.measured)
+
+    def _repeat_correct(self, answer: Answer) -> Answer:
+        """A right answer must come out right again on fresh buffers."""
+        again = self._again(answer)
+        if again is not None and again[0].ok:
+            return answer
+        if again is None:
+            message = "failed when it was run again on the same inputs"
+        else:
+            message = f"another answer when it was run again on the same inputs: {again[0].message}"
+        err = again[0].err if again else None
+        return replace(
+            answer,
+            result=replace(
+                answer.result, outcome=Outcome.INCORRECT, reason="nondeterministic", message=message, err=err
+            ),
+        )
+
+    def _again(self, answer: Answer) -> tuple[Judged, tuple[Tensor, ...]] | None:
+        """Run a question once more, on fresh buffers with another poison; None where that raises."""
+        reference, seed = answer.reference, answer.result.seed
+        assert reference is not None
+        assert seed is not None
+        try:
+            self._prepare(answer.question, reference)
+            return self._run(answer.question, reference, seed, REPEAT_POISON)
+        except ChildFailure as failure:
+            self._failed(answer.question, seed, failure)
+            return None
+
+
+def _unlucky(reference: Reference, question: Question) -> bool:
+    """Whether the reference itself is out of tolerance on this draw, so that it must not be held against anyone."""
+    if reference.truth is None or question.measured is None:
+        return False
+    pairs = zip(reference.truth.reference_errors, question.measured.tolerance, strict=True)
+    return any(error > tolerance for error, tolerance in pairs)
+
+
+def _build_key(question: Question, reference: Reference) -> tuple[Any, ...]:
+    """Two questions with equal keys can be put to one ModelNew."""
+    plain = not any(isinstance(v, Tensor) for v in reference.init_inputs)
+    drawn = bool(reference.state) or not plain
+    entry = question.entry
+    return entry.constants, entry.dtype, repr(reference.init_inputs) if plain else "", drawn and reference.model_seed
+
+
+def _skipped(question: Question, reason: str, message: str, infra: bool = False) -> Answer:
+    return Answer(EntryResult(question.entry.id, None, reason, message=message), question, infra=infra)
+
+
+def _shape(question: Question) -> str:
+    return ", ".join(f"{name}={value}" for name, value in question.entry.constants) or "declared"
+
+
+def decided(answers: Sequence[Answer]) -> Answer | None:
+    """The answer that decides: the first failure, else the one that came closest to failing; None where none counts."""
+    counted = [a for a in answers if a.result.outcome is not None]
+    failures = [a for a in counted if a.result.outcome is not Outcome.CORRECT]
+    if failures:
+        return failures[0]
+    return max(counted, key=lambda a: a.ratio, default=None)
