@@ -102,7 +102,7 @@ def is_exact(tensor: Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _as_rows(tensor: Tensor) -> Tensor:
+def rows_of(tensor: Tensor) -> Tensor:
     """View (or copy, if strided) as [rows, last dimension]; a 0-dimensional tensor is one row of one element."""
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj()).flatten(-2)
@@ -112,7 +112,7 @@ def _as_rows(tensor: Tensor) -> Tensor:
     return tensor.reshape(tensor.numel() // columns if columns else 0, columns)
 
 
-def _pieces(rows: Tensor) -> Iterator[tuple[slice, slice]]:
+def pieces_of(rows: Tensor) -> Iterator[tuple[slice, slice]]:
     """Row and column slices that cover [R, C] in pieces of a bounded number of elements."""
     height, width = rows.shape
     limit = _CHUNK["cuda" if rows.is_cuda else "cpu"]
@@ -139,9 +139,9 @@ def row_scale(truth: Tensor) -> Tensor:
     Elements that are not finite count as zero. Computed without overflow: values up to the float64 limit divided by the
     square root of the size are fine for float32 truths of any magnitude.
     """
-    rows = _as_rows(truth)
+    rows = rows_of(truth)
     squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=truth.device)
-    for r, c in _pieces(rows):
+    for r, c in pieces_of(rows):
         squares[r] += _finite_double(rows[r, c]).square().sum(dim=1)
     width = max(1, rows.shape[1])
     whole = (squares.sum() / max(1, rows.numel())).sqrt() / ROW_FLOOR
@@ -173,12 +173,12 @@ class _Worst:
 
 
 def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
-    t_rows, y_rows = _as_rows(truth), _as_rows(y)
+    t_rows, y_rows = rows_of(truth), rows_of(y)
     s_rows = (row_scale(truth) if scale is None else scale.to(truth.device)).reshape(-1, 1)
     if truth.is_complex():
         s_rows = s_rows.expand(t_rows.shape[0], 1)
     worst = _Worst()
-    for r, c in _pieces(t_rows):
+    for r, c in pieces_of(t_rows):
         t, v = t_rows[r, c].double(), y_rows[r, c].to(truth.device).double()
         same = (v == t) | (v.isnan() & t.isnan())  # infinities of one sign and NaN for NaN agree
         mismatch = ~same & ~(torch.isfinite(v) & torch.isfinite(t))
@@ -189,9 +189,9 @@ def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
 
 
 def _exact_worst(y: Tensor, truth: Tensor) -> _Worst:
-    t_rows, y_rows = _as_rows(truth), _as_rows(y)
+    t_rows, y_rows = rows_of(truth), rows_of(y)
     worst = _Worst()
-    for r, c in _pieces(t_rows):
+    for r, c in pieces_of(t_rows):
         different = y_rows[r, c].to(truth.device) != t_rows[r, c]
         errors = torch.where(different, math.inf, 0.0)
         worst.offer(errors, torch.zeros_like(different), r, c, t_rows.shape[1])
@@ -258,8 +258,8 @@ def allclose_margin(reference: Tensor, y: Tensor) -> float:
     if reference.shape != y.shape:
         return math.inf
     worst = 0.0
-    r_rows, y_rows = _as_rows(reference), _as_rows(y)
-    for r, c in _pieces(r_rows):
+    r_rows, y_rows = rows_of(reference), rows_of(y)
+    for r, c in pieces_of(r_rows):
         a, b = r_rows[r, c].double(), y_rows[r, c].to(reference.device).double()
         margin = torch.where(a == b, 0.0, (a - b).abs() / (1 + b.abs()))
         worst = max(worst, float(margin.nan_to_num(nan=math.inf, posinf=math.inf).max()))
@@ -273,10 +273,10 @@ def allclose_pass(reference: Tensor, y: Tensor, atol: float, rtol: float) -> boo
     """
     if reference.shape != y.shape or reference.dtype != y.dtype:
         return False
-    r_rows, y_rows = _as_rows(reference), _as_rows(y)
+    r_rows, y_rows = rows_of(reference), rows_of(y)
     return all(
         torch.allclose(r_rows[r, c], y_rows[r, c].to(reference.device), atol=atol, rtol=rtol)
-        for r, c in _pieces(r_rows)
+        for r, c in pieces_of(r_rows)
     )
 
 

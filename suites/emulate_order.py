@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 BUDGET = 1 << 24  # additions followed one by one per operation
+ONE_THREAD = 1 << 20  # terms that one accumulator takes; a longer sum has one per so many terms, then adds those up
 SCAN_BLOCK = 256  # threads of a block in a blocked scan
 TILE = 32  # depth of a tile in a blocked matrix product
 _CHANNEL_STEPS = 64  # a sequential convolution adds its channels in at most so many steps
@@ -194,8 +195,11 @@ def _scan_blocks(rows: np.ndarray, ufunc: np.ufunc) -> np.ndarray:
 
 
 def _in_order(rows: Tensor, ufunc: np.ufunc) -> Tensor:
-    """[R, n] -> [R], strictly from the first column to the last, float32."""
+    """[R, n] -> [R], from the first column to the last, one accumulator per `ONE_THREAD` columns, float32."""
     height, length = rows.shape
+    if length > ONE_THREAD:
+        parts = [_in_order(rows[:, c : c + ONE_THREAD], ufunc) for c in range(0, length, ONE_THREAD)]
+        return _in_order(torch.stack(parts, dim=1), ufunc)
     step = max(1, _PIECE // height)
     carried: np.ndarray | None = None
     for c in range(0, length, step):

@@ -13,6 +13,9 @@ Precision = Literal["fp32", "tf32", "fp16", "bf16"]
 
 OUTPUT_FACTOR = 16.0
 FAN_IN_FACTOR = 2.0
+FAN_IN_LIMIT = (
+    1 << 24
+)  # larger sums are added up in parts by everyone; beyond it sqrt(n) would only widen the tolerance
 ENVELOPE_FACTOR = 4.0
 
 UNIT_ROUNDOFF = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
@@ -101,12 +104,12 @@ def tolerance(n: int, envelope: float, out_dtype: torch.dtype) -> float:
     does not grow with sqrt(n), because output and error of a signed sum grow alike; it is in the envelope.
 
     Args:
-        n: fan-in: how many input and parameter elements one output element depends on.
+        n: fan-in: how many input and parameter elements one output element depends on; counted up to 2^24.
         envelope: largest normalised error among the implementations that the policy calls correct.
         out_dtype: what the candidate must return.
     """
     return max(
         OUTPUT_FACTOR * unit_roundoff(out_dtype),
-        FAN_IN_FACTOR * SINGLE * math.sqrt(max(1, n)),
+        FAN_IN_FACTOR * SINGLE * math.sqrt(min(max(1, n), FAN_IN_LIMIT)),
         ENVELOPE_FACTOR * envelope,
     )

@@ -1,12 +1,46 @@
 """The validity gate: which entries may judge a candidate, decided before any candidate or mutant runs."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
-from .entry import Entry
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-BANDS = 8  # regions of an output: 8 bands of its rows by 8 bands of its last dimension
+from .compare import is_exact, normalised_error
+from .controls import BANDS, CONTROLS, Power, least_power, power
+from .draw import Drawn, draw_entry, entry_dtype
+from .entry import Entry
+from .envelope import REFERENCE, Samples
+from .errors import InputError
+from .fan_in import fan_in
+from .hashing import derive_seed
+from .oracle import TRUE_FP32, OracleError, Truth, compute_truth, reference_outputs, tensors_of
+from .problem import Problem, is_out_of_memory
+from .tolerance import TolerancePolicy, tolerance
+
+SEEDS = 8
+POWER_DRAWS = 2  # draws that power and fan-in are measured on
+REGION_POWER = 0.5  # a region is covered by an entry in which this share of its elements has power
+
+REASONS = {
+    "reference-raises": "the reference raises at this entry's shape, dtype or values",
+    "float64-raises": "the reference cannot be evaluated in float64",
+    "draw-raises": "the inputs cannot be drawn",
+    "bad-output": "the reference returns something else than tensors",
+    "out-of-memory": "it does not fit on this device",
+    "draw-not-reproducible": "the same seed gave other inputs",
+    "random": "the reference gives another answer under another random state (dropout)",
+    "empty-output": "an output has no elements",
+    "not-finite": "the truth holds NaN or Inf",
+    "all-zero": "the truth is all zeros",
+    "disagreement": "the reference at the entry's dtype is further from its float64 run than the cap",
+    "above-cap": "the tolerance that correct implementations need is above the cap",
+    "powerless": "a trivial answer would pass",
+}
+"""Machine-readable reasons of a rejection; `powerless` is followed by a colon and the control that passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +124,229 @@ class Admission:
     reason: str = ""
     detail: str = ""
     measured: Measured | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON and YAML."""
+        return {
+            "entry": self.entry.to_dict(),
+            "admitted": self.admitted,
+            "reason": self.reason,
+            "detail": self.detail,
+            "measured": None if self.measured is None else self.measured.to_dict(),
+        }
+
+
+class _Rejection(Exception):
+    def __init__(self, reason: str, detail: str, measured: Measured | None = None) -> None:
+        super().__init__(detail)
+        self.reason, self.detail, self.measured = reason, detail, measured
+
+
+def admit(
+    problem: Problem,
+    entry: Entry,
+    device: str | torch.device = "cpu",
+    policy: TolerancePolicy | None = None,
+    seeds: int = SEEDS,
+) -> Admission:
+    """The gate: measure an entry on a device, and decide whether it may judge.
+
+    Args:
+        problem, entry: what is drawn.
+        device: where; what was measured holds for its class (`cpu`, `cuda`).
+        policy: which implementations count as correct.
+        seeds: over how many draws, at least 2.
+    """
+    policy = policy or TolerancePolicy()
+    try:
+        measured = _measure(problem, entry, torch.device(device), policy, max(2, seeds))
+    except _Rejection as error:
+        return Admission(entry, False, error.reason, error.detail, error.measured)
+    except OracleError as error:
+        return Admission(entry, False, error.reason, str(error))
+    return Admission(entry, True, measured=measured)
+
+
+def admission_seed(problem: Problem, entry: Entry, draw: int) -> int:
+    """The seed of one of the gate's draws (public and fixed, so that a suite can be measured again)."""
+    return derive_seed(b"kernelward admission", problem.hash, entry.id, draw)
+
+
+def _draw(problem: Problem, entry: Entry, draw: int, device: torch.device) -> Drawn:
+    try:
+        return draw_entry(problem, entry, admission_seed(problem, entry, draw), device)
+    except InputError as error:
+        raise _Rejection("draw-raises", str(error)) from error
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise _Rejection("out-of-memory", str(error)) from error
+        raise
+
+
+def _measure(problem: Problem, entry: Entry, device: torch.device, policy: TolerancePolicy, seeds: int) -> Measured:
+    dtype = entry_dtype(entry)
+    cap = policy.cap(dtype)
+    samples: Samples | None = None
+    counts: list[tuple[int, ...]] = []
+    for draw in range(seeds):
+        drawn = _draw(problem, entry, draw, device)
+        if draw == 0:
+            _check_reproducible(drawn, _draw(problem, entry, draw, device))
+        truth = compute_truth(drawn, TRUE_FP32, ties=policy.ties)
+        _check_truth(truth)
+        if draw == 0:
+            randomness = _randomness(drawn, truth, cap)
+        if samples is None:
+            samples = Samples(len(truth.outputs))
+        if draw < POWER_DRAWS:
+            assert truth.reference is not None
+            counts.append(fan_in(drawn, truth.reference))
+        samples.add(drawn, truth, policy)
+        size = _bytes(drawn, truth)
+    assert samples is not None
+    pool = samples.finish()
+    n = tuple(max(c) for c in zip(*counts, strict=True))
+    envelope = samples.envelope()
+    exact = [is_exact(t) and truth.selection(i) is None for i, t in enumerate(truth.outputs)]
+    tolerances = tuple(
+        (0.0 if e == 0 else math.inf) if x else tolerance(k, e, t)
+        for x, k, e, t in zip(exact, n, envelope, truth.output_dtypes, strict=True)
+    )
+    powers = _powers(problem, entry, device, policy, tolerances, pool, min(POWER_DRAWS, seeds))
+    measured = Measured(
+        device_class=device.type,
+        policy=policy.name,
+        seeds=seeds,
+        fan_in=n,
+        envelope=envelope,
+        tolerance=tolerances,
+        power=tuple(round(p.share, 6) for p in powers),
+        regions=tuple(p.regions for p in powers),
+        controls={
+            name: tuple(None if e is None else e > t for e, t in zip(errors, tolerances, strict=True))
+            for name, errors in samples.controls.items()
+        },
+        members={name: tuple(row) for name, row in samples.members.items()},
+        scale_pool=pool,
+        bytes=size,
+        skipped=samples.skipped,
+    )
+    _check_measured(measured, samples, cap, randomness)
+    return measured
+
+
+def _check_reproducible(first: Drawn, second: Drawn) -> None:
+    if inputs_digest(first.inputs) != inputs_digest(second.inputs):
+        raise _Rejection("draw-not-reproducible", "get_inputs gave other values for the same seed")
+
+
+def inputs_digest(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Shapes, dtypes and a position-dependent checksum of the bytes of all tensors, and every other value as it is.
+
+    Computed where the tensors are: hashing gigabytes on the CPU would cost more than drawing them.
+    """
+    return tuple(_digest(x) if isinstance(x, Tensor) else x for x in tree_leaves(list(inputs)))
+
+
+def _digest(x: Tensor) -> tuple[Any, ...]:
+    words = x.detach().contiguous().reshape(-1).view(torch.uint8)
+    total, piece = 0, 1 << 24
+    for start in range(0, words.numel(), piece):
+        part = words[start : start + piece].long()
+        position = torch.arange(start, start + part.numel(), device=x.device)
+        total = (total * 31 + int(((part + 1) * (position * 2654435761 % 4294967291 + 1)).sum())) % 2**63
+    return tuple(x.shape), str(x.dtype), total
+
+
+def _check_truth(truth: Truth) -> None:
+    if any(t.numel() == 0 for t in truth.outputs):
+        raise _Rejection("empty-output", f"output shapes {truth.shapes}")
+    for i, t in enumerate(truth.outputs):
+        if t.is_floating_point() and not bool(torch.isfinite(t).all()):
+            raise _Rejection("not-finite", f"output {i} of the float64 run holds NaN or Inf")
+    if all(not bool(t.any()) for t in truth.outputs):
+        raise _Rejection("all-zero", "the float64 run gives nothing but zeros")
+
+
+def _randomness(drawn: Drawn, truth: Truth, cap: float) -> list[float]:
+    """How far the reference moves, per output, when only the random state of its forward changes."""
+    assert truth.reference is not None
+    again = reference_outputs(drawn, TRUE_FP32, seed=(drawn.seed + 1) % 2**63)
+    if [t.shape for t in again] != list(map(torch.Size, truth.shapes)):
+        raise _Rejection("random", "the shape of an output depends on the random state")
+    moved = [normalised_error(a, b if is_exact(b) else b.double()) for a, b in zip(again, truth.reference, strict=True)]
+    if max(moved) > cap:
+        raise _Rejection("random", f"another random state moves the reference by {max(moved):.2g}")
+    return moved
+
+
+def _bytes(drawn: Drawn, truth: Truth) -> int:
+    held = tensors_of(drawn.build_model(), drawn.inputs)
+    outputs = sum(t.numel() * d.itemsize for t, d in zip(truth.outputs, truth.output_dtypes, strict=True))
+    return outputs + sum(t.numel() * t.element_size() for t in held)
+
+
+def _powers(
+    problem: Problem,
+    entry: Entry,
+    device: torch.device,
+    policy: TolerancePolicy,
+    tolerances: tuple[float, ...],
+    pool: Sequence[Sequence[float] | None],
+    draws: int,
+) -> list[Power]:
+    found: list[list[Power]] = []
+    for draw in range(draws):
+        truth = compute_truth(_draw(problem, entry, draw, device), scale_pool=pool, ties=policy.ties)
+        found.append([power(t, s, e) for t, s, e in zip(truth.outputs, truth.scales, tolerances, strict=True)])
+    return [least_power(of_output) for of_output in zip(*found, strict=True)]
+
+
+def _check_measured(measured: Measured, samples: Samples, cap: float, randomness: list[float]) -> None:
+    for i, allowed in enumerate(measured.tolerance):
+        own = measured.members[REFERENCE][i]
+        if own > cap or (allowed == math.inf and own > 0):
+            raise _Rejection("disagreement", f"output {i}: the reference errs by {own:.2g}, cap {cap:g}", measured)
+        if allowed > cap:
+            why = f"largest member {samples.worst_member(i)} at {measured.envelope[i]:.2g}, fan-in {measured.fan_in[i]}"
+            raise _Rejection("above-cap", f"output {i}: tolerance {allowed:.2g} above {cap:g} ({why})", measured)
+        if randomness[i] > allowed:
+            raise _Rejection(
+                "random", f"output {i}: another random state moves the reference by {randomness[i]:.2g}", measured
+            )
+    for control in CONTROLS:
+        fails = [f for f in measured.controls.get(control, ()) if f is not None]
+        if fails and not any(fails):
+            raise _Rejection(f"powerless:{control}", f"the answer {control!r} is within tolerance", measured)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of an output: `row` and `column` are bands out of 8, by relative position."""
+
+    output: int
+    row: int
+    column: int
+    power: float
+
+
+def uncovered_regions(measured: Sequence[Measured], least: float = REGION_POWER) -> list[Region]:
+    """Regions of the output in which no entry of a suite has power.
+
+    A few huge values must not blind the rest, so every region needs one entry in which at least `least` of its elements
+    that are not zero would be noticed missing. A region that is zero in every entry (the empty half of a triangular
+    product) needs none: anything but zero is noticed there.
+
+    Args:
+        measured: the measurements of a suite's entries for one device class.
+        least: share of a region's elements that need power.
+    """
+    if not measured:
+        return []
+    found = []
+    for output in range(len(measured[0].regions)):
+        for at in range(BANDS * BANDS):
+            best = max(m.regions[output][at] for m in measured)
+            if 0 <= best < least:
+                found.append(Region(output, at // BANDS, at % BANDS, best))
+    return found

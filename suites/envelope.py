@@ -1,0 +1,157 @@
+"""The envelope: how far from truth implementations are that a policy calls correct, over several draws."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .compare import SMALL_OUTPUT, is_exact, normalised_error, pooled_scale, row_scale
+from .controls import control_errors
+from .emulate import MEMBERS, Member, member_outputs
+from .oracle import OracleError, ReferenceFlags, Truth, cast_inputs, reference_outputs, run_forward
+from .slices import SlicePlan, find_plan
+from .tolerance import TolerancePolicy
+
+if TYPE_CHECKING:
+    from .draw import Drawn
+
+REFERENCE = "reference"
+HARDWARE_TF32 = "tf32_hardware"  # the reference with torch's switches on: only on a GPU, only where TF32 is allowed
+_ROUNDING = ("fp16", "bf16")
+
+
+@dataclass(slots=True)
+class Samples:
+    """Errors over the draws of one entry.
+
+    Outputs of fewer than 64 elements wait until all draws are in: their scale is pooled over the draws (honest
+    summation orders of a signed scalar sum differ by more than one draw shows).
+
+    Attributes:
+        members: member -> largest error per output so far.
+        controls: control -> least error per output so far (None: not applicable).
+        skipped: member -> why it did not run.
+    """
+
+    outputs: int
+    members: dict[str, list[float]] = field(default_factory=dict)
+    controls: dict[str, list[float | None]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    _truths: list[list[Tensor]] = field(default_factory=list)
+    _answers: list[tuple[str, int, int, Tensor]] = field(default_factory=list)
+    _inputs: list[list[Tensor]] = field(default_factory=list)
+
+    def add(self, drawn: "Drawn", truth: Truth, policy: TolerancePolicy) -> None:
+        """Run every member of the policy and every control on one draw."""
+        draw = len(self._truths)
+        small = [_is_small(t) for t in truth.outputs]
+        self._truths.append([t.cpu() if s else t.new_empty(0) for t, s in zip(truth.outputs, small, strict=True)])
+        small_inputs = [x for x in drawn.inputs if isinstance(x, Tensor) and x.numel() < SMALL_OUTPUT]
+        self._inputs.append([x.detach().cpu() for x in small_inputs])
+        for name, part, answers in self._member_runs(drawn, truth, policy):
+            for i, y in enumerate(answers):
+                y = y if is_exact(truth.outputs[i]) else y.to(truth.output_dtypes[i])
+                if small[i]:
+                    self._answers.append((name, draw, i, y.cpu()))
+                    continue
+                if name in _ROUNDING and is_exact(truth.outputs[i]):
+                    continue  # shorter types may tie what differs; indices stay exact under every policy
+                target, scale = truth.outputs[i][part], truth.scales[i]
+                if scale is not None and scale.dim():
+                    scale = scale[part] if scale.shape[0] == truth.outputs[i].shape[0] and scale.dim() > 1 else scale
+                self._offer(name, i, normalised_error(y, target, scale, truth.selection(i)))
+        for i, target in enumerate(truth.outputs):
+            if not small[i]:
+                self._offer_controls(i, control_errors(target, truth.scales[i], drawn.inputs))
+
+    def _member_runs(
+        self, drawn: "Drawn", truth: Truth, policy: TolerancePolicy
+    ) -> Iterator[tuple[str, slice, list[Tensor]]]:
+        whole = slice(None)
+        assert truth.reference is not None
+        yield REFERENCE, whole, list(truth.reference)
+        names = policy.members(drawn.dtype)
+        if "tf32" in names and drawn.device.type == "cuda":
+            yield HARDWARE_TF32, whole, reference_outputs(drawn, ReferenceFlags(True, True))
+        for name in names:
+            if name == REFERENCE or name in self.skipped:
+                continue
+            member = MEMBERS[name]
+            try:
+                answers = member_outputs(member, drawn)
+                if answers is not None:
+                    yield name, whole, answers
+            except OracleError as error:
+                if error.reason == "out-of-memory" and (plan := _slices(drawn, truth)) is not None:
+                    yield from _sliced_runs(member, drawn, plan)
+                else:
+                    self.skipped[name] = str(error)
+
+    def _offer(self, member: str, output: int, err: float) -> None:
+        row = self.members.setdefault(member, [0.0] * self.outputs)
+        row[output] = max(row[output], err)
+
+    def _offer_controls(self, output: int, errors: dict[str, float]) -> None:
+        for name, err in errors.items():
+            row = self.controls.setdefault(name, [None] * self.outputs)
+            before = row[output]
+            row[output] = err if before is None else min(before, err)
+
+    def finish(self) -> tuple[tuple[float, ...] | None, ...]:
+        """Pool the small outputs and judge what waited for that. Returns the pooled row scales per output."""
+        pools: list[tuple[float, ...] | None] = []
+        scales: dict[int, Tensor] = {}
+        for i in range(self.outputs):
+            draws = [t[i] for t in self._truths]
+            if not _is_small(draws[0]) or draws[0].numel() == 0:
+                pools.append(None)
+                continue
+            scales[i] = pooled_scale(draws)
+            pools.append(tuple(scales[i].flatten().tolist()))
+        for name, draw, i, y in self._answers:
+            truth = self._truths[draw][i]
+            self._offer(name, i, normalised_error(y, truth, _own_or_pooled(truth, scales[i])))
+        for draw, truths in enumerate(self._truths):
+            for i, scale in scales.items():
+                other = self._truths[draw - 1][i] if len(self._truths) > 1 else None
+                errors = control_errors(truths[i], _own_or_pooled(truths[i], scale), self._inputs[draw], other)
+                self._offer_controls(i, errors)
+        return tuple(pools)
+
+    def envelope(self) -> tuple[float, ...]:
+        """The largest error of any member, per output."""
+        return tuple(max(row[i] for row in self.members.values()) for i in range(self.outputs))
+
+    def worst_member(self, output: int) -> str:
+        """Which member the envelope of an output comes from."""
+        return max(self.members, key=lambda name: self.members[name][output])
+
+
+def _is_small(truth: Tensor) -> bool:
+    return truth.numel() < SMALL_OUTPUT and not is_exact(truth)
+
+
+def _own_or_pooled(truth: Tensor, pooled: Tensor) -> Tensor:
+    return torch.maximum(row_scale(truth), pooled)
+
+
+def _slices(drawn: "Drawn", truth: Truth) -> SlicePlan | None:
+    assert truth.reference is not None
+    model = drawn.build_model()
+
+    def run(part: Sequence[object]) -> list[Tensor]:
+        return run_forward(model, cast_inputs(part, drawn.dtype), drawn.seed)
+
+    return find_plan(run, drawn.inputs, truth.reference)
+
+
+def _sliced_runs(member: Member, drawn: "Drawn", plan: SlicePlan) -> Iterator[tuple[str, slice, list[Tensor]]]:
+    """The member on the first, the middle and the last items of the batch, about a sixteenth of it each."""
+    size = max(1, math.ceil(plan.batch / 16))
+    for start in sorted({0, plan.batch // 2, plan.batch - size}):
+        answers = member_outputs(member, drawn, plan.cut(drawn.inputs, start, start + size))
+        if answers is not None:
+            yield member.name, slice(start, start + size), answers
