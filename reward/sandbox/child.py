@@ -345,6 +345,21 @@ def text_of(error: BaseException) -> str:
     return ""
 
 
+def warm() -> None:
+    """In the zygote: settings that forks inherit. Must not touch CUDA."""
+    torch.set_num_threads(1)
+    with contextlib.suppress(RuntimeError):  # may be set once only
+        torch.set_num_interop_threads(1)
+
+
+def open_device(device: str) -> None:
+    """Before the candidate is loaded: a CUDA context, so that a broken GPU is never blamed on the candidate."""
+    if device.startswith("cuda"):
+        torch.cuda.init()
+        torch.empty(1, device=device)
+        torch.cuda.synchronize()
+
+
 def main(channel: socket.socket, engine: Engine, directory: Path, device: str) -> None:
     """Serve one candidate; returns when the judge closes the channel."""
     torch_device = torch.device(device)

@@ -45,6 +45,9 @@ class Engine(Protocol):
     def warm(self) -> None:
         """Import what candidates will need. Runs in the zygote before any fork; must not touch CUDA."""
 
+    def paths(self) -> list[Path]:
+        """Files and folders of our own that candidates must be able to read (headers)."""
+
     def load(self, source: str, context: LoadContext) -> Any:
         """Turn the source into its `ModelNew`.
 
@@ -115,6 +118,10 @@ class TorchEngine:
         """Import torch and what its models commonly pull in."""
         for module in ("torch", "torch.nn.functional", "torch.utils.cpp_extension", "numpy", "math"):
             importlib.import_module(module)
+
+    def paths(self) -> list[Path]:
+        """Nothing of ours."""
+        return []
 
     def load(self, source: str, context: LoadContext) -> Any:
         """See `load_module`."""

@@ -1,23 +1,49 @@
 """The few Linux calls that Python's standard library lacks, through ctypes."""
 
 import ctypes
+import errno
 import os
+import platform
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWCGROUP: Final = 0x02000000
+CLONE_NEWUTS: Final = 0x04000000
 CLONE_NEWIPC: Final = 0x08000000
 CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWPID: Final = 0x20000000
 CLONE_NEWNET: Final = 0x40000000
+CLONE_NEW_ANY: Final = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
 
 PR_SET_PDEATHSIG: Final = 1
 PR_SET_DUMPABLE: Final = 4
+PR_SET_SECCOMP: Final = 22
 PR_CAPBSET_DROP: Final = 24
 PR_SET_CHILD_SUBREAPER: Final = 36
 PR_SET_NO_NEW_PRIVS: Final = 38
-PR_SET_SECCOMP: Final = 22
+
+MS_RDONLY: Final = 0x1
+MS_NOSUID: Final = 0x2
+MS_NODEV: Final = 0x4
+MS_NOEXEC: Final = 0x8
+MS_REC: Final = 0x4000
+MS_PRIVATE: Final = 0x40000
+
+# These have the same number on every architecture (they came after the tables were unified).
+SYS_MOUNT_SETATTR: Final = 442
+SYS_LANDLOCK_CREATE_RULESET: Final = 444
+SYS_LANDLOCK_ADD_RULE: Final = 445
+SYS_LANDLOCK_RESTRICT_SELF: Final = 446
+SYS_CAPSET: Final = {"x86_64": 126, "aarch64": 91}
+
+AT_FDCWD: Final = -100
+AT_RECURSIVE: Final = 0x8000
+MOUNT_ATTR_RDONLY: Final = 0x1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
 
 
 def check(result: int, what: str) -> int:
@@ -30,6 +56,23 @@ def check(result: int, what: str) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
     return result
+
+
+def syscall(number: int, what: str, *arguments: int | ctypes.Array[ctypes.c_char] | ctypes.Structure | None) -> int:
+    """A raw system call; structures are passed by reference.
+
+    Raises:
+        OSError: the call failed.
+    """
+    converted: list[object] = []
+    for argument in arguments:
+        if argument is None:
+            converted.append(ctypes.c_void_p(None))
+        elif isinstance(argument, int):
+            converted.append(ctypes.c_long(argument))
+        else:
+            converted.append(ctypes.byref(argument))
+    return check(_libc.syscall(ctypes.c_long(number), *converted), what)
 
 
 def prctl(option: int, value: int = 0, third: int = 0) -> None:
@@ -58,3 +101,58 @@ def setns(fd: int, kind: int) -> None:
         OSError: the call failed.
     """
     check(_libc.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """mount(2).
+
+    Raises:
+        OSError: the call failed.
+    """
+    flags_ = ctypes.c_ulong(flags)
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags_, options.encode())
+    check(result, f"mount {target}")
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]  # noqa: RUF012
+
+
+def make_readonly(target: str) -> None:
+    """Every mount at and below the target becomes read-only (Linux 5.12).
+
+    Raises:
+        OSError: the call failed.
+    """
+    attributes = _MountAttr(attr_set=MOUNT_ATTR_RDONLY)
+    path = ctypes.create_string_buffer(target.encode())
+    size = ctypes.sizeof(attributes)
+    syscall(SYS_MOUNT_SETATTR, "mount_setattr", AT_FDCWD, path, AT_RECURSIVE, attributes, size)
+
+
+class _CapHeader(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]  # noqa: RUF012
+
+
+class _CapData(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in "abcdef"]  # noqa: RUF012
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for good.
+
+    Raises:
+        OSError: the call failed, or the architecture is not known.
+    """
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno == errno.EINVAL:  # past the last one that this kernel knows
+                break
+            if error.errno != errno.EPERM:  # an ordinary user has none to drop
+                raise
+    number = SYS_CAPSET.get(platform.machine())
+    if number is None:
+        raise OSError(errno.ENOSYS, f"capset: unknown architecture {platform.machine()}")
+    syscall(number, "capset", _CapHeader(version=0x20080522), _CapData())

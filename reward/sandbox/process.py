@@ -8,10 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 
 from .limits import Limits
 
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH", "VIRTUAL_ENV")
+PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH", "TMPDIR")
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -35,7 +36,9 @@ def visible_device(device: str) -> str:
     return visible.split(",")[number].strip() if visible else str(number)
 
 
-def start_zygote(mode: str, device: str) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
+def start_zygote(
+    mode: str, device: str, without: Collection[str] = ()
+) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
     """Start a zygote; returns it, the judge's end of its control socket, and a memfd with its stderr.
 
     Raises:
@@ -46,6 +49,7 @@ def start_zygote(mode: str, device: str) -> tuple[subprocess.Popen[bytes], socke
     child_device = "cuda:0" if device.startswith("cuda") else "cpu"
     command = [sys.executable, "-P", "-m", f"{__package__}.zygote"]
     command += ["--mode", mode, "--device", child_device, "--control", str(theirs.fileno())]
+    command += ["--without", ",".join(without)]
     try:
         process = subprocess.Popen(
             command,

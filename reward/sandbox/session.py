@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +26,7 @@ from . import process
 from .arena import Arena
 from .buffers import OutputSpec, layout_outputs, layout_tensors
 from .failure import ChildFailure, Phase
+from .isolation import IsolationReport, Strictness, refusal
 from .limits import Limits
 from .replies import checked_findings, checked_names, checked_outputs, death, described, fault_of
 from .wire import DTYPE_NAMES, FrameReader, UnsupportedValueError, WireError, encode_value, parse_object, send_frame
@@ -87,13 +88,23 @@ class Zygote:
     Args:
         mode: a key of `engine.ENGINES`.
         device: the judge's torch device string that buffers live on (`cpu`, `cuda:1`).
+        isolation: `best-effort` leaves out layers that the machine lacks (see `report`), `strict` refuses to spawn.
+        without: layers of `isolation.LAYERS` to leave out.
 
     Raises:
         ChildFailure: `infra_error` if it cannot be started.
     """
 
-    def __init__(self, mode: str, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        mode: str,
+        device: str = "cpu",
+        isolation: Strictness = "best-effort",
+        without: Collection[str] = (),
+    ) -> None:
         self.mode = mode
+        self._strictness: Strictness = isolation
+        self._without = tuple(without)
         self.device = torch.device(device)
         self._lock = threading.Lock()
         self._closed = False
@@ -101,7 +112,9 @@ class Zygote:
 
     def _start(self) -> None:
         try:
-            self._process, self._control, self._errors = process.start_zygote(self.mode, str(self.device))
+            self._process, self._control, self._errors = process.start_zygote(
+                self.mode, str(self.device), self._without
+            )
         except OSError as error:
             raise ChildFailure("infra_error", "zygote", str(error), "spawn") from None
         self._ready = False
@@ -118,7 +131,10 @@ class Zygote:
             if process.wait_readable([self._control.fileno()], deadline):
                 hello = self._control.recv(1 << 16)
                 if hello:
-                    self._hello = parse_object(hello)
+                    self._report = IsolationReport.from_dict(parse_object(hello)["isolation"])
+                    lacking = refusal(self._report, self._strictness)
+                    if lacking:
+                        raise ChildFailure("infra_error", "isolation", lacking, "spawn")
                     self._ready = True
                     return
             self._process.kill()
@@ -171,6 +187,17 @@ class Zygote:
                 self._process.wait()
                 if attempt:
                     raise ChildFailure("infra_error", "zygote", str(error), "spawn") from None
+
+    @property
+    def report(self) -> IsolationReport:
+        """The layers of isolation in force; waits until the zygote is warm.
+
+        Raises:
+            ChildFailure: `infra_error`: it does not start, or isolation is strict and something is missing.
+        """
+        with self._lock:
+            self._ensure()
+            return self._report
 
     @property
     def pid(self) -> int:

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any
 from .limits import Limits
 
 WATCH_INTERVAL = 0.025
-PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Supervisor:
         lifeline: a pipe that reaches its end when the zygote dies.
         limits: what the candidate may use.
         start: runs in the forked child and never returns.
-        directory: the candidate's temporary directory; watched for size where it is an ordinary folder.
+        directory: the candidate's temporary directory where it is an ordinary folder, whose size must be watched.
         alone: this is pid 1 of a pid namespace, so /proc shows the candidate's processes and no others.
     """
 
@@ -68,27 +68,36 @@ class Supervisor:
     lifeline: int
     limits: Limits
     start: Callable[[int], None]
-    directory: Path
+    directory: Path | None
     alone: bool
 
-    def run(self) -> None:
+    def announce(self, message: dict[str, Any]) -> None:
+        """Hello to the judge, with a descriptor by which it can kill this process at once."""
+        own = os.pidfd_open(os.getpid())
+        with contextlib.suppress(OSError):
+            socket.send_fds(self.control, [json.dumps(message).encode()], [own])
+        os.close(own)
+
+    def run(self, channel: socket.socket) -> None:
         """Fork the candidate, watch it until it ends or the judge says so, and report how it ended."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         pid = os.fork()
         if pid == 0:
-            os.close(read_end)
-            self.control.close()
-            os.close(self.lifeline)
             try:
                 self.start(write_end)
+            except BaseException:
+                traceback.print_exc()  # to the pipe, or to the zygote's own log
             finally:
                 os._exit(70)
+        channel.close()
         os.close(write_end)
         os.set_blocking(read_end, False)
         self._pid = pid
         self._output = Tail(self.limits.output_bytes)
         self._pipe = read_end
-        self._baseline = own_pages()
+        self._baseline = memory_of(os.getpid())
+        self._expected = 0
+        self._looks = 0
         status, by = self._watch()
         self._kill_all()
         if status is None:
@@ -140,6 +149,9 @@ class Supervisor:
             self._drain()
             self._send({"event": "output", "output": self._output.text()})
             return True
+        if request.startswith(b"buffers "):
+            self._expected = int(request.split()[1])
+            return True
         return False
 
     def _drain(self) -> bool:
@@ -175,16 +187,19 @@ class Supervisor:
 
     def _over_limit(self) -> str | None:
         tasks = 0
-        pages = 0
+        memory = -self._expected
         for pid in self._processes():
             fields = stat_fields(pid)
             if fields:
                 tasks += int(fields[17])
-                pages += max(0, int(fields[21]) - self._baseline)
+                memory += max(0, memory_of(pid) - self._baseline)
         if tasks > self.limits.processes:
             return "processes"
-        if pages * PAGE > self.limits.memory_bytes:
+        if memory > self.limits.memory_bytes:
             return "memory-limit"
+        self._looks += 1
+        if self.directory is not None and self._looks % 10 == 0 and folder_size(self.directory) > self.limits.tmp_bytes:
+            return "disk"
         return None
 
     def _kill_all(self) -> None:
@@ -217,10 +232,27 @@ def stat_fields(pid: int) -> list[str]:
     return data[data.rindex(b")") + 2 :].decode().split()
 
 
-def own_pages() -> int:
-    """Resident pages of this process: what a fork shares with it is not the candidate's doing."""
-    fields = stat_fields(os.getpid())
-    return int(fields[21]) if fields else 0
+def memory_of(pid: int) -> int:
+    """Bytes of anonymous and shared memory that a process has in RAM; mapped files do not count."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith((b"RssAnon", b"RssShmem")):
+                    total += int(line.split()[1]) << 10
+    except OSError:
+        return 0
+    return total
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes that a folder's files occupy. Files that come and go meanwhile are not counted."""
+    total = 0
+    for root, _folders, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(root, name)).st_blocks * 512
+    return total
 
 
 def report_failure(control: socket.socket, error: BaseException) -> None:

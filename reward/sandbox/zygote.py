@@ -1,7 +1,10 @@
 """The warm process that candidates are forked from: `python -m kernelward.reward.sandbox.zygote`.
 
 It has imported torch, runs one thread, never touches CUDA, and holds nothing that a candidate may not see. The judge
-asks for a candidate by sending two sockets: `control` (to its supervisor) and `channel` (to the candidate itself).
+asks for a candidate by sending two sockets: `control` (for its supervisor) and `channel` (for the candidate itself).
+
+Where the machine allows it the zygote is pid 1 of a pid namespace in a user namespace of its own, so it can give each
+candidate a nested pid namespace, and everything ends when it ends. Torch is imported after that.
 """
 
 import argparse
@@ -14,75 +17,178 @@ import signal
 import socket
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import child, linux
-from .engine import ENGINES, Engine
+from . import isolation, linux
+from .isolation import IsolationReport
+from .landlock import Rule
 from .limits import Limits
 from .supervisor import Supervisor, report_failure
 
+if TYPE_CHECKING:
+    from .engine import Engine
 
-def serve(control: socket.socket, engine: Engine, device: str) -> None:
+INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET")
+
+
+@dataclass(frozen=True)
+class Host:
+    """What every fork of this zygote needs, worked out once.
+
+    Attributes:
+        engine: warm.
+        device: torch device string of the candidates.
+        report: the layers in force.
+        rules: what a candidate may read.
+        covered: folders that are mounted over.
+    """
+
+    engine: "Engine"
+    device: str
+    report: IsolationReport
+    rules: tuple[Rule, ...]
+    covered: tuple[Path, ...]
+
+
+def become_init(report: IsolationReport) -> None:
+    """Enter the zygote's own namespaces; returns in the process that serves. Single-threaded callers only.
+
+    Raises:
+        OSError: what `isolation.choose` tried does not work any more.
+    """
+    if "user-namespace" in report:
+        isolation.enter_user_namespace()
+    if "pid-namespace" not in report:
+        return
+    linux.unshare(linux.CLONE_NEWPID)
+    pid = os.fork()
+    if pid:
+        os.closerange(3, 1 << 16)  # only the serving process may hold the judge's socket open
+        _, status = os.waitpid(pid, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def serve(control: socket.socket, host: Host) -> None:
     """Fork one supervisor per request until the judge is gone."""
-    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGCHLD, lambda *_: reap())
     lifeline_read, lifeline_write = os.pipe2(os.O_CLOEXEC)
-    control.send(json.dumps({"event": "ready", "pid": os.getpid()}).encode())
+    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    control.send(json.dumps({"event": "ready", "isolation": host.report.to_dict()}).encode())
     while True:
-        reap()
-        try:
-            data, fds, _flags, _address = socket.recv_fds(control, 1 << 16, 2)
-        except InterruptedError:
-            continue
+        data, fds, _flags, _address = socket.recv_fds(control, 1 << 16, 2)
         if not data:
             return
         request = json.loads(data)
-        supervisor_control, channel = (socket.socket(fileno=fd) for fd in fds)
+        theirs, channel = (socket.socket(fileno=fd) for fd in fds)
         try:
-            pid = os.fork()
+            pid = fork_into_namespace(own_pids, host.report)
         except OSError as error:
-            report_failure(supervisor_control, error)
+            report_failure(theirs, error)
             pid = -1
         if pid == 0:
             control.close()
             os.close(lifeline_write)
-            os.close(wake_read)
-            os.close(wake_write)
+            os.close(own_pids)
             try:
-                supervise(request, supervisor_control, channel, lifeline_read, engine, device)
+                supervise(request, theirs, channel, lifeline_read, host)
             except BaseException as error:
-                report_failure(supervisor_control, error)
+                report_failure(theirs, error)
             finally:
                 os._exit(0)
-        supervisor_control.close()
+        theirs.close()
         channel.close()
 
 
+def fork_into_namespace(own_pids: int, report: IsolationReport) -> int:
+    """fork(), with the child as pid 1 of a new pid namespace where there are such.
+
+    Raises:
+        OSError: no process or namespace left.
+    """
+    if "pid-namespace" not in report:
+        return os.fork()
+    linux.unshare(linux.CLONE_NEWPID)
+    try:
+        pid = os.fork()
+    except OSError:
+        linux.setns(own_pids, linux.CLONE_NEWPID)
+        raise
+    if pid:
+        linux.setns(own_pids, linux.CLONE_NEWPID)
+    return pid
+
+
 def supervise(
-    request: dict[str, Any], control: socket.socket, channel: socket.socket, lifeline: int, engine: Engine, device: str
+    request: dict[str, Any], control: socket.socket, channel: socket.socket, lifeline: int, host: Host
 ) -> None:
-    """In the fork: become the candidate's supervisor."""
+    """In the fork: become the candidate's supervisor, until the candidate has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-    directory = Path(tempfile.mkdtemp(prefix="kernelward-"))
+    limits = Limits.from_dict(request["limits"])
+    report = host.report
+    alone = "pid-namespace" in report
+    if not alone:
+        linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    notes = isolation.enter_namespaces(report, limits, host.covered)
+    if "not-dumpable" in report:
+        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+    if alone:
+        isolation.limit_pids(limits.processes)
+    own_mount = "mount-namespace" in report
+    directory = Path(tempfile.mkdtemp(prefix="kernelward-", dir=isolation.PRIVATE_MOUNT if own_mount else None))
 
     def start(output: int) -> None:
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        os.chdir(directory)
-        os.environ["TMPDIR"] = str(directory)
-        os.setsid()
-        child.main(channel, engine, directory, device)
-        os._exit(0)
+        become_candidate(channel, output, directory, limits, host)
 
-    supervisor = Supervisor(control, lifeline, Limits.from_dict(request["limits"]), start, directory, alone=False)
+    supervisor = Supervisor(control, lifeline, limits, start, None if own_mount else directory, alone)
     try:
-        supervisor.run()
+        supervisor.announce({"event": "started", "notes": list(notes)})
+        supervisor.run(channel)
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        if not own_mount:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def become_candidate(channel: socket.socket, output: int, directory: Path, limits: Limits, host: Host) -> None:
+    """In the second fork: give up everything, then serve the judge."""
+    from . import child
+
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (output, 1), (output, 2)):
+        os.dup2(source, target)
+    os.dup2(channel.detach(), 3)
+    os.closerange(4, 1 << 16)
+    os.chdir(directory)
+    scrub_environment(directory)
+    sys.argv = ["candidate"]
+    child.open_device(host.device)
+    isolation.lock_down(host.report, host.rules, directory, limits, host.device)
+    child.main(socket.socket(fileno=3), host.engine, directory, host.device)
+    os._exit(0)
+
+
+def scrub_environment(directory: Path) -> None:
+    """An environment with nothing of the user's in it; every cache goes to the temporary directory."""
+    own = str(directory)
+    kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    os.environ.clear()
+    os.environ.update(kept)
+    os.environ.update(
+        dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), own)
+        | dict.fromkeys(("USER", "LOGNAME"), "candidate")
+        | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"), "1")
+        | {
+            "TRITON_CACHE_DIR": f"{own}/triton",
+            "TORCHINDUCTOR_CACHE_DIR": f"{own}/inductor",
+            "TORCH_EXTENSIONS_DIR": f"{own}/extensions",
+            "CUDA_CACHE_PATH": f"{own}/cuda",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+    )
+    tempfile.tempdir = None
 
 
 def reap() -> None:
@@ -93,22 +199,30 @@ def reap() -> None:
 
 
 def main() -> None:
-    """Warm the engine, say so, serve."""
+    """Enter the namespaces, warm the engine, say so, serve."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", required=True, choices=sorted(ENGINES))
+    parser.add_argument("--mode", required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--control", required=True, type=int)
+    parser.add_argument("--without", default="")
     arguments = parser.parse_args()
     control = socket.socket(fileno=arguments.control)
     control.set_inheritable(False)
+    report = isolation.choose([name for name in arguments.without.split(",") if name])
+    become_init(report)
+
+    from .engine import ENGINES
+
     engine = ENGINES[arguments.mode]()
     engine.warm()
-    import torch
+    from . import child
 
-    torch.set_num_threads(1)
+    child.warm()
+    rules = isolation.readable(arguments.device, "pid-namespace" in report, engine.paths())
+    host = Host(engine, arguments.device, report, tuple(rules), tuple(isolation.overmounted(arguments.device)))
     gc.collect()
     gc.freeze()
-    serve(control, engine, arguments.device)
+    serve(control, host)
     sys.exit(0)
 
 
