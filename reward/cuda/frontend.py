@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..sandbox.engine import CompileFailure
+
 MAX_SOURCE_BYTES = 1_000_000
 """Limit on all source text of one extension. The largest of 1,122 public solutions has 21 kB."""
 MAX_EXTENSIONS = 32
@@ -25,20 +27,6 @@ _CUDA_SUFFIXES = (".cu", ".cuh")
 _CPP_SUFFIXES = (".cpp", ".cc", ".cxx", ".c")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _MODULE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*\Z")
-
-
-class CompileFailure(Exception):
-    """The candidate's code does not compile, and would not compile under torch either.
-
-    Attributes:
-        reason: short code (`host-compile`, `device-compile`, `forbidden-include`, `source-too-large`, ...).
-        message: the compiler's words, with lines of the candidate.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
 
 
 class Unsupported(Exception):
