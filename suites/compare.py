@@ -27,7 +27,7 @@ Reason = Literal["", "value", "nan", "shape", "dtype", "count"]
 
 ROW_FLOOR = 30.0  # a row's scale is at least the whole tensor's RMS over this
 SMALL_OUTPUT = 64  # outputs with fewer elements pool scale and envelope over several seeds
-_CHUNK = {"cpu": 1 << 20, "cuda": 1 << 25}
+_CHUNK = {"cpu": 1 << 16, "cuda": 1 << 25}  # on the CPU a piece stays in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +128,6 @@ def pieces_of(rows: Tensor) -> Iterator[tuple[slice, slice]]:
             yield slice(r, min(r + step, height)), slice(0, width)
 
 
-def _finite_double(piece: Tensor) -> Tensor:
-    piece = piece.double()
-    return torch.where(torch.isfinite(piece), piece, 0.0)
-
-
 def row_scale(truth: Tensor) -> Tensor:
     """`max(RMS along the last dimension, RMS of the whole / 30)`, float64, shape [..., 1] (0-dim stays 0-dim).
 
@@ -142,7 +137,12 @@ def row_scale(truth: Tensor) -> Tensor:
     rows = rows_of(truth)
     squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=truth.device)
     for r, c in pieces_of(rows):
-        squares[r] += _finite_double(rows[r, c]).square().sum(dim=1)
+        squares[r] += rows[r, c].double().square().sum(dim=1)
+    if not bool(torch.isfinite(squares).all()):
+        squares.zero_()
+        for r, c in pieces_of(rows):
+            piece = rows[r, c].double()
+            squares[r] += torch.where(torch.isfinite(piece), piece, 0.0).square().sum(dim=1)
     width = max(1, rows.shape[1])
     whole = (squares.sum() / max(1, rows.numel())).sqrt() / ROW_FLOOR
     scale = torch.maximum((squares / width).sqrt(), whole)
@@ -162,14 +162,11 @@ class _Worst:
     flat: int = 0
     nan: bool = False
 
-    def offer(self, errors: Tensor, mismatch: Tensor, r: slice, c: slice, width: int) -> None:
-        """Keep the largest of a piece; `mismatch` marks elements whose finiteness disagrees."""
-        value, where = errors.reshape(-1).max(dim=0)
-        err = float(value)
+    def offer(self, err: float, at: int, r: slice, c: slice, width: int, nan: bool = False) -> None:
+        """Keep the largest error of a piece, at flat index `at` of it; `nan`: its finiteness disagrees there."""
         if err > self.err:
-            i, columns = int(where), c.stop - c.start
-            self.err, self.flat = err, (r.start + i // columns) * width + c.start + i % columns
-            self.nan = bool(mismatch.reshape(-1)[where])
+            columns = c.stop - c.start
+            self.err, self.flat, self.nan = err, (r.start + at // columns) * width + c.start + at % columns, nan
 
 
 def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
@@ -180,11 +177,16 @@ def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
     worst = _Worst()
     for r, c in pieces_of(t_rows):
         t, v = t_rows[r, c].double(), y_rows[r, c].to(truth.device).double()
+        errors = (v - t).abs_().div_(t.abs() + s_rows[r])
+        largest, where = errors.reshape(-1).max(dim=0)
+        if bool(torch.isfinite(largest)):  # so no element is NaN or Inf anywhere
+            worst.offer(float(largest), int(where), r, c, t_rows.shape[1])
+            continue
         same = (v == t) | (v.isnan() & t.isnan())  # infinities of one sign and NaN for NaN agree
         mismatch = ~same & ~(torch.isfinite(v) & torch.isfinite(t))
-        errors = (v - t).abs() / (t.abs() + s_rows[r])
-        errors = torch.where(same, 0.0, torch.where(mismatch, math.inf, errors))
-        worst.offer(errors, mismatch, r, c, t_rows.shape[1])
+        errors = torch.where(same, 0.0, torch.where(mismatch, math.inf, errors.nan_to_num(nan=math.inf)))
+        largest, where = errors.reshape(-1).max(dim=0)
+        worst.offer(float(largest), int(where), r, c, t_rows.shape[1], bool(mismatch.reshape(-1)[where]))
     return worst
 
 
@@ -192,9 +194,10 @@ def _exact_worst(y: Tensor, truth: Tensor) -> _Worst:
     t_rows, y_rows = rows_of(truth), rows_of(y)
     worst = _Worst()
     for r, c in pieces_of(t_rows):
-        different = y_rows[r, c].to(truth.device) != t_rows[r, c]
-        errors = torch.where(different, math.inf, 0.0)
-        worst.offer(errors, torch.zeros_like(different), r, c, t_rows.shape[1])
+        different = (y_rows[r, c].to(truth.device) != t_rows[r, c]).reshape(-1)
+        if bool(different.any()):
+            worst.offer(math.inf, int(different.int().argmax()), r, c, t_rows.shape[1])
+            break
     return worst
 
 
@@ -218,10 +221,11 @@ def _selection_worst(y: Tensor, truth: Tensor, selection: Selection) -> _Worst:
     rows = row_scale(values.movedim(dim, -1)).movedim(-1, dim)
     errors = (got - want).abs() / (want.abs() + rows)
     errors = torch.where((got == want) | (got.isnan() & want.isnan() & ~outside & ~twice), 0.0, errors)
-    errors = errors.nan_to_num(nan=math.inf, posinf=math.inf).reshape(1, -1)
+    errors = errors.nan_to_num(nan=math.inf, posinf=math.inf).reshape(-1)
     worst = _Worst()
     if errors.numel():
-        worst.offer(errors, torch.zeros_like(errors, dtype=torch.bool), slice(0, 1), slice(0, errors.shape[1]), 1)
+        largest, where = errors.max(dim=0)
+        worst.offer(float(largest), int(where), slice(0, 1), slice(0, errors.numel()), errors.numel())
     return worst
 
 
@@ -261,8 +265,11 @@ def allclose_margin(reference: Tensor, y: Tensor) -> float:
     r_rows, y_rows = rows_of(reference), rows_of(y)
     for r, c in pieces_of(r_rows):
         a, b = r_rows[r, c].double(), y_rows[r, c].to(reference.device).double()
-        margin = torch.where(a == b, 0.0, (a - b).abs() / (1 + b.abs()))
-        worst = max(worst, float(margin.nan_to_num(nan=math.inf, posinf=math.inf).max()))
+        margin = (a - b).abs_().div_(b.abs().add_(1))
+        largest = float(margin.max())
+        if not math.isfinite(largest):  # equal infinities are close, NaN never is
+            largest = float(torch.where(a == b, 0.0, margin).nan_to_num(nan=math.inf, posinf=math.inf).max())
+        worst = max(worst, largest)
     return worst
 
 

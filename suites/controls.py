@@ -100,7 +100,7 @@ def _bands(size: int, piece: slice) -> Iterator[tuple[int, slice]]:
 
 
 def least_power(powers: Sequence[Power]) -> Power:
-    """The least share over several draws, and region by region the least among the draws that are not all zero there."""
+    """The least share over several draws; region by region the least among the draws that are not all zero there."""
     regions = []
     for values in zip(*(p.regions for p in powers), strict=True):
         present = [v for v in values if v >= 0]

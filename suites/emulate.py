@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
+from .dispatch import OpMode
 from .emulate_order import Blocked, Order, Reordered, Sequential
 from .emulate_pointwise import EXP2_RULES, FAST_MATH_RULES, rounded_mantissa
 from .oracle import TRUE_FP32, cast_inputs, oracle_errors, run_forward, tf32
@@ -77,7 +77,7 @@ def _decompositions() -> dict[Any, Rule]:
 DECOMPOSITIONS = _decompositions()
 
 
-class Emulation(TorchDispatchMode):
+class Emulation(OpMode):
     """Runs rules in place of ops, counts how often, and takes compound ops apart so that the rules see their parts."""
 
     def __init__(self, rules: Mapping[Any, Rule], decompose: bool) -> None:
@@ -293,7 +293,7 @@ def operand_rules(shorten: Callable[[Tensor], Tensor]) -> dict[Any, Rule]:
     )
 
 
-class RoundResults(TorchDispatchMode):
+class RoundResults(OpMode):
     """Rounds every float32 result to a shorter type and back: eager half precision, with float32 inside each op."""
 
     def __init__(self, dtype: torch.dtype) -> None:

@@ -13,17 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import flatten_outputs
-from .oracle import (
-    TRUE_FP32,
-    OracleError,
-    Widen,
-    cast_inputs,
-    free_memory,
-    oracle_errors,
-    run_forward,
-    tensors_of,
-    tf32,
-)
+from .dispatch import Widen
+from .oracle import TRUE_FP32, OracleError, cast_inputs, free_memory, oracle_errors, run_forward, tensors_of, tf32
 from .problem import RNG_LOCK, seed_everything
 from .slices import SlicePlan, find_plan
 

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import Selection, Ties, flatten_outputs, is_exact, normalised_error, row_scale
+from .dispatch import IndexWatch, Widen
 from .errors import InputError
 from .problem import RNG_LOCK, forward, is_out_of_memory
 from .slices import SlicePlan, find_plan
 
 if TYPE_CHECKING:
     from .draw import Drawn
-
-aten = torch.ops.aten
 
 
 class OracleError(Exception):
@@ -172,40 +170,6 @@ def run_forward(model: nn.Module, inputs: list[Any], seed: int) -> list[Tensor]:
         raise OracleError("bad-output", str(error)) from error
 
 
-class Widen(TorchDispatchMode):
-    """Runs every floating-point operation in float64, also behind explicit casts and float32 constants.
-
-    A reference in the style of `x.to(torch.float32)` would otherwise compute its "float64" truth in float32.
-    """
-
-    _NARROW = (torch.float32, torch.float16, torch.bfloat16)
-    _FACTORIES = frozenset(
-        {
-            aten.zeros.default,
-            aten.ones.default,
-            aten.empty.memory_format,
-            aten.rand.default,
-            aten.randn.default,
-            aten.eye.default,
-            aten.eye.m,
-            aten.linspace.default,
-        }
-    )
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = dict(kwargs or {})
-        if kwargs.get("dtype") in self._NARROW or (func in self._FACTORIES and kwargs.get("dtype") is None):
-            kwargs["dtype"] = torch.float64
-        if not func._schema.is_mutable:
-            args, kwargs = tree_map(self._widened, (args, kwargs))
-        return func(*args, **kwargs)
-
-    def _widened(self, value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.dtype in self._NARROW else value
-
-
 def compute_truth(
     drawn: "Drawn",
     with_reference: ReferenceFlags | None = None,
@@ -315,48 +279,3 @@ def free_memory(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-class IndexWatch(TorchDispatchMode):
-    """Remembers what the index outputs of a forward point into, so that they can be compared by value."""
-
-    _BY_VALUE = frozenset(
-        {
-            aten.topk.default,
-            aten.sort.default,
-            aten.sort.stable,
-            aten.kthvalue.default,
-            aten.mode.default,
-            aten.median.dim,
-            aten.nanmedian.dim,
-        }
-    )
-    _FIRST = frozenset({aten.argmax.default, aten.argmin.default, aten.max.dim, aten.min.dim})
-
-    def __init__(self, ties: Ties) -> None:
-        super().__init__()
-        self._watched = self._BY_VALUE | (self._FIRST if ties == "value" else frozenset())
-        self._seen: list[tuple[Tensor, Selection]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if func in self._watched:
-            bound = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-            values: Tensor = bound["self"]
-            dim = bound.get("dim", None if func in self._FIRST else -1)
-            if dim is None or values.dim() == 0:
-                values, dim = values.reshape(-1), 0
-            indices = result if isinstance(result, Tensor) else result[1]
-            self._seen.append((indices, Selection(values.detach().double(), dim % values.dim())))
-        return result
-
-    def selection(self, output: Tensor) -> Selection | None:
-        """What an output points into: one that shares its memory with a watched result, not reshaped beyond that."""
-        for indices, selection in self._seen:
-            same = output.untyped_storage().data_ptr() == indices.untyped_storage().data_ptr()
-            if same and output.numel() == indices.numel() and output.dim() in (indices.dim(), indices.dim() - 1):
-                return selection
-        return None
