@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 
-class CompileFailure(Exception):  # noqa: N818 - a finding about the candidate, not an error of ours
+class CompileFailure(Exception):
     """The candidate's source cannot be turned into a `ModelNew`.
 
     Attributes:

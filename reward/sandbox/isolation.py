@@ -158,7 +158,7 @@ def choose(without: Collection[str] = ()) -> IsolationReport:
     Args:
         without: layers to leave out, for tests and for machines where one of them misbehaves.
     """
-    missing = {layer: "switched off" for layer in without}
+    missing = dict.fromkeys(without, "switched off")
     layers: list[str] = []
     notes: list[str] = []
     flags = sum(flag for layer, flag in _NAMESPACES.items() if layer not in missing)
@@ -322,7 +322,7 @@ def readable(device: str, own_proc: bool, extra: Iterable[Path]) -> list[Rule]:
     for root in _distinct([*system, *python_folders()]):
         rules += landlock.expand(root, READ, hidden)
     rules += [Rule(str(path), READ) for path in extra]
-    etc = "ld.so.cache ld.so.conf ld.so.conf.d localtime passwd group nsswitch.conf alternatives os-release OpenCL ssl/openssl.cnf"
+    etc = "ld.so.cache ld.so.conf ld.so.conf.d localtime passwd group nsswitch.conf alternatives os-release OpenCL"
     rules += [Rule(f"/etc/{name}", READ) for name in etc.split()]
     rules += [Rule(f"/dev/{name}", READ_FILE) for name in ("zero", "full", "random", "urandom")]
     rules.append(Rule("/dev/null", READ_FILE | landlock.WRITE_FILE))

@@ -26,13 +26,13 @@ _SCOPES: Final = 0b11  # abstract Unix sockets and signals stay within the domai
 
 
 class _RulesetAttr(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("fs", "net", "scoped")]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_uint64) for name in ("fs", "net", "scoped")]
 
 
 class _PathBeneath(ctypes.Structure):
     _pack_ = 1
     _layout_ = "ms"
-    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]  # noqa: RUF012
+    _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def mount(source: str, target: str, kind: str, flags: int, options: str = "") ->
 
 
 class _MountAttr(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_uint64) for name in ("attr_set", "attr_clr", "propagation", "userns_fd")]
 
 
 def make_readonly(target: str) -> None:
@@ -131,11 +131,11 @@ def make_readonly(target: str) -> None:
 
 
 class _CapHeader(ctypes.Structure):
-    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]  # noqa: RUF012
+    _fields_ = [("version", ctypes.c_uint32), ("pid", ctypes.c_int)]
 
 
 class _CapData(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint32) for name in "abcdef"]  # noqa: RUF012
+    _fields_ = [(name, ctypes.c_uint32) for name in "abcdef"]
 
 
 def drop_capabilities() -> None:

@@ -24,7 +24,7 @@ import torch
 
 from . import process
 from .arena import Arena
-from .buffers import OutputSpec, layout_outputs, layout_tensors
+from .buffers import OutputSpec
 from .failure import ChildFailure, Phase
 from .isolation import IsolationReport, Strictness, refusal
 from .limits import Limits
@@ -34,6 +34,7 @@ from .wire import DTYPE_NAMES, FrameReader, UnsupportedValueError, WireError, en
 READY_S = 120.0  # a cold import of torch on a busy machine
 SPAWN_S = 60.0
 END_S = 10.0
+GONE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +235,7 @@ class ChildSession:
         self._reader = FrameReader(channel)
         self._calls = 0
         self._pidfd = -1
+        self._output: str | None = None
         self._exit: dict[str, Any] | None = None
         self._closed = False
 
@@ -310,9 +312,14 @@ class ChildSession:
             elif event["event"] == "output":
                 self._output = str(event["output"])
 
+    def _expect(self, *arenas: Arena) -> None:
+        """Tell the supervisor how much shared memory is ours, so that it does not count as the candidate's."""
+        with contextlib.suppress(OSError):  # its end is noticed at the next reply
+            self._control.send(b"buffers %d" % sum(arena.layout.size for arena in arenas))
+
     def _gone(self, phase: Phase) -> ChildFailure:
         """Why the channel ended: wait a moment for the supervisor's report."""
-        self._wait_exit(time.monotonic() + 0.5)
+        self._wait_exit(time.monotonic() + GONE_S)
         return death(self._exit, phase)
 
     def _wait_exit(self, deadline: float) -> bool:
@@ -397,6 +404,7 @@ class ChildSession:
                 "seed": seed,
                 "dtype": DTYPE_NAMES[dtype] if dtype is not None else None,
             }
+            self._expect(arena)
             reply = self._call("build", message, [arena.buffer.fd], self.limits.build_s)
         missing, unexpected, mismatched = (checked_names(reply.get(k)) for k in ("missing", "unexpected", "mismatched"))
         return BuildReply(missing, unexpected, mismatched, time.monotonic() - started)
@@ -442,6 +450,7 @@ class ChildSession:
                 "variant": dict(variant or {}),
                 "poison": poison,
             }
+            self._expect(given, taken)
             started = time.monotonic()
             reply = self._call("run", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
             seconds = time.monotonic() - started
@@ -449,7 +458,7 @@ class ChildSession:
             if fault is not None:
                 raise fault
             aliases = checked_outputs(reply, outputs, "run")
-            copies = taken.copies()
+            copies = self._normalised(taken.copies(), "run")
             findings = list(checked_findings(reply.get("findings")))
             if any(aliases):
                 findings.append({"code": "output-aliases-input", "message": "an output is an input's own memory"})
@@ -504,6 +513,7 @@ class ChildSession:
                     }
                 )
             message = {"op": "stage", "sizes": [given.layout.size, taken.layout.size], "calls": calls}
+            self._expect(given, taken)
             self._call("time", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
             given.synchronize()
             started = time.perf_counter()
@@ -515,25 +525,35 @@ class ChildSession:
             fault = fault_of(reply, "time")
             if fault is not None:
                 raise fault
+            copies = self._normalised(copies, "time")
         width = len(outputs)
         return TimeReply(seconds, tuple(copies[k * width : (k + 1) * width] for k in range(len(spans))))
 
     def output(self) -> str:
         """What the candidate has printed so far (bounded: its beginning and its end)."""
-        self._output = ""
-        if self._exit is not None:
-            return str(self._exit.get("output", ""))
+        if self._closed or self._exit is not None:
+            return str((self._exit or {}).get("output", ""))
+        self._output = None
         with contextlib.suppress(OSError):
             self._control.send(b"output")
             deadline = time.monotonic() + 1.0
-            while not self._output and self._exit is None:
+            while self._output is None and self._exit is None:
                 if not process.wait_readable([self._control.fileno()], deadline):
                     break
-                before = self._output
                 self._take_events()
-                if self._output == before:
-                    break
-        return self._output
+        return self._output or ""
+
+    def _normalised(self, copies: tuple[torch.Tensor, ...], phase: Phase) -> tuple[torch.Tensor, ...]:
+        """Bool outputs arrive as bytes: anything but 0 and 1 was not written as a bool."""
+        outputs = []
+        for index, copy in enumerate(copies):
+            if copy.dtype == torch.bool:
+                raw = copy.view(torch.uint8)
+                if bool((raw > 1).any()):
+                    raise ChildFailure("incorrect", "unwritten", f"output {index} was not written", phase, alive=True)
+                copy = raw == 1
+            outputs.append(copy)
+        return tuple(outputs)
 
     @contextlib.contextmanager
     def _allocated(self, phase: Phase) -> Any:
@@ -576,18 +596,3 @@ class ChildSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-__all__ = [
-    "BuildReply",
-    "ChildFailure",
-    "ChildSession",
-    "Limits",
-    "LoadReply",
-    "OutputSpec",
-    "RunReply",
-    "TimeReply",
-    "Zygote",
-    "layout_outputs",
-    "layout_tensors",
-]

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-
 from .limits import Limits
 
 WATCH_INTERVAL = 0.025
@@ -129,7 +128,7 @@ class Supervisor:
                         _, status = os.waitpid(self._pid, 0)
                         self._status = status
                         return status, None
-                    elif self._drain() is False or event & ~select.POLLIN and not event & select.POLLIN:
+                    elif self._drain() is False or (event & ~select.POLLIN and not event & select.POLLIN):
                         poller.unregister(self._pipe)
                 if time.monotonic() >= next_look:
                     over = self._over_limit()
