@@ -1,0 +1,230 @@
+"""Running a CUDA extension on the CPU: schedules, poisons, errors as CUDA reports them, and findings."""
+
+import ctypes
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from .binding import Extension
+from .emulator_build import Kind, Toolchain
+from .emulator_memory import GuardedMemory
+from .emulator_translate import Unit, translate
+from .frontend import ExtensionSource
+
+NAN_POISON = 0xFF
+"""Every float type reads NaN, integers read -1."""
+LARGE_POISON = 0x7B
+"""Large and finite in every float type: what `fmaxf` would drop as NaN shows with it."""
+PLAIN = -1
+"""No poison: zeros, no guards, as a GPU's memory usually is."""
+
+
+class Order(IntEnum):
+    """In which order the threads of a block run between two synchronisation points."""
+
+    ASCENDING = 0
+    REVERSED = 1
+    RANDOM_THREADS = 2
+    RANDOM_WARPS = 3
+    GREEDY_WARP = 4
+    GREEDY_REVERSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way of running a call.
+
+    Attributes:
+        order: the schedule; blocks run ascending, descending or shuffled to match.
+        poison: byte of fresh memory; `PLAIN` stands for a GPU.
+        at_end: tensors end at a guard page; else they begin after one.
+        races: check accesses (another build of the same code).
+        seed: of the random schedules.
+    """
+
+    order: Order = Order.ASCENDING
+    poison: int = PLAIN
+    at_end: bool = True
+    races: bool = False
+    seed: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Inverse of `from_json`."""
+        return asdict(self) | {"order": int(self.order)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Variant":
+        """{} is the plain variant."""
+        values = dict(data)
+        return cls(**values | ({"order": Order(values["order"])} if "order" in values else {}))
+
+
+PLAIN_VARIANT = Variant()
+STRICT_VARIANTS = (
+    Variant(Order.ASCENDING, LARGE_POISON, at_end=True),
+    Variant(Order.GREEDY_WARP, NAN_POISON, at_end=False),
+    Variant(Order.RANDOM_THREADS, NAN_POISON, at_end=True, seed=2),
+)
+"""Together they see every removed barrier of our kernels; no single one does."""
+RACE_VARIANT = Variant(Order.ASCENDING, NAN_POISON, at_end=False, races=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something a run showed beside its outputs.
+
+    Attributes:
+        code: `race`, `warp-synchronous`, `illegal-access`, `shared-out-of-bounds`, `deadlock`, `divergent-barrier`,
+            `divergent-warp`, `launch-error`, `shared-memory-limit`, `stack-overflow`, `integer-division`, `misaligned`,
+            `device-assert`, `trap`, `warp-mask`, `unsupported`, `never-launched`.
+        message: what and where.
+        count: how often.
+    """
+
+    code: str
+    message: str
+    count: int = 1
+
+
+class CudaError(RuntimeError):
+    """A kernel failed or could not be launched: what torch would raise at the next synchronisation."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"CUDA error: {message}")
+        self.code = code
+
+
+class _Variant(ctypes.Structure):
+    _fields_ = (
+        ("order", ctypes.c_int32),
+        ("poison", ctypes.c_int32),
+        ("placement", ctypes.c_int32),
+        ("races", ctypes.c_int32),
+        ("seed", ctypes.c_uint64),
+    )
+
+
+class EmulatedExtension(Extension):
+    """A loaded extension whose kernels run on the emulator."""
+
+    def __init__(self, path: Path) -> None:
+        self._guarded = GuardedMemory()
+        super().__init__(path, self._guarded)
+        self.library.kw_emu_report.restype = ctypes.c_char_p
+        self._variant = PLAIN_VARIANT
+        self._dead = False
+        self.configure(PLAIN_VARIANT)
+
+    def configure(self, variant: Variant) -> None:
+        """Take the variant of the next calls and forget the findings of earlier ones."""
+        self._variant = variant
+        self._guarded.poison, self._guarded.at_end = variant.poison, variant.at_end
+        self._guarded.damage.clear()
+        raw = _Variant(variant.order, variant.poison, not variant.at_end, variant.races, variant.seed)
+        self.library.kw_emu_configure(ctypes.byref(raw))
+
+    def invoke(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """See `Extension.invoke`.
+
+        Raises:
+            CudaError: a kernel died, or a launch failed and the function did not report it.
+        """
+        try:
+            result = super().invoke(name, args, kwargs)
+        except Exception:
+            self._raise_pending(sticky_only=True)
+            raise
+        self._raise_pending()
+        return result
+
+    def _raise_pending(self, sticky_only: bool = False) -> None:
+        message = ctypes.c_char_p()
+        code = self.library.kw_emu_take_error(ctypes.byref(message))
+        if code and (code >= 700 or not sticky_only):
+            raise CudaError(code, (message.value or b"").decode("utf-8", "replace"))
+
+    def report(self) -> dict[str, Any]:
+        """Launch counts and findings since `configure`."""
+        data = json.loads(self.library.kw_emu_report())
+        findings = [Finding(f["kind"], f["message"], f["count"]) for f in data["findings"]]
+        findings += [Finding("illegal-access", text) for text in self._guarded.damage]
+        return {"launches": data["launches"], "threads": data["threads"], "findings": findings}
+
+    def reset(self) -> None:
+        """Forget a dead kernel, which a real process could not."""
+        self.library.kw_emu_reset()
+
+
+@dataclass(slots=True)
+class EmulatedModule:
+    """An extension in its builds: the plain one, and the one that checks accesses, made when first wanted.
+
+    Attributes:
+        unit: the translated source.
+    """
+
+    unit: Unit
+    build: Callable[[Kind], Path]
+    _loaded: dict[Kind, EmulatedExtension]
+    _variant: Variant
+
+    @classmethod
+    def create(cls, source: ExtensionSource, toolchain: Toolchain, directory: Path) -> "EmulatedModule":
+        """Translate, compile and load an extension.
+
+        Raises:
+            CompileFailure: the code is not valid. Unsupported: it needs a GPU.
+        """
+        unit = translate(source)
+        defines = tuple(
+            f for f in (*source.flags.cflags, *source.flags.cuda_cflags) if f.startswith("-D") and len(f) < 200
+        )
+
+        def build(kind: Kind) -> Path:
+            return toolchain.build(unit, directory, kind, defines)
+
+        module = cls(unit, build, {}, PLAIN_VARIANT)
+        module.extension(Kind.PLAIN)
+        return module
+
+    def extension(self, kind: Kind) -> EmulatedExtension:
+        """The library of one kind."""
+        if kind not in self._loaded:
+            self._loaded[kind] = EmulatedExtension(self.build(kind))
+        return self._loaded[kind]
+
+    @property
+    def current(self) -> EmulatedExtension:
+        """The library that the configured variant runs."""
+        return self.extension(Kind.RACES if self._variant.races else Kind.PLAIN)
+
+    def configure(self, variant: Variant) -> None:
+        """Take the variant of the next calls."""
+        self._variant = variant
+        self.current.configure(variant)
+
+    def report(self) -> dict[str, Any]:
+        """See `EmulatedExtension.report`."""
+        return self.current.report()
+
+    def reset(self) -> None:
+        """See `EmulatedExtension.reset`."""
+        self.current.reset()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        getattr(self.extension(Kind.PLAIN), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self.current.invoke(name, args, kwargs)
+
+        return call
+
+
+def seeded(variants: Sequence[Variant], seed: int) -> tuple[Variant, ...]:
+    """The same variants with schedules drawn from another seed."""
+    return tuple(replace(v, seed=(seed * 1_000_003 + v.seed) % 2**63) for v in variants)

@@ -1,0 +1,255 @@
+"""Compiling translated candidates with g++: flags, the precompiled header, the runtime's object files.
+
+A toolchain folder holds, per build kind, the precompiled header and the runtime's objects. It is made once per machine
+(about 10 s) by a trusted process; candidates' processes only read it and write their libraries elsewhere.
+"""
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from ..sandbox.engine import CompileFailure
+from .emulator_translate import Unit
+
+INCLUDE = Path(__file__).parent / "include"
+_RUNTIME = ("host.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp")
+_HEADER = "kernelward/torch.h"
+_PREFIX = "prefix.h"
+BUILD_SECONDS = 60.0
+MAX_MESSAGE = 6000
+
+
+class Kind(StrEnum):
+    """How a candidate's code is compiled."""
+
+    PLAIN = "plain"
+    RACES = "races"
+    """Every access to memory calls the race check (ThreadSanitizer's instrumentation, our runtime)."""
+
+
+class ToolchainError(RuntimeError):
+    """The machine cannot compile: no g++, no space, ... Not the candidate's fault."""
+
+
+def compiler() -> str:
+    """Path of the C++ compiler (`CXX` or g++).
+
+    Raises:
+        ToolchainError: there is none.
+    """
+    name = os.environ.get("KERNELWARD_CXX", "g++")
+    path = shutil.which(name)
+    if path is None:
+        raise ToolchainError(f"no C++ compiler: {name} not found; install g++ (version 10 or newer)")
+    return path
+
+
+@cache
+def _machine_flags() -> tuple[str, ...]:
+    """Fused multiply-add where the processor has it, as on a GPU; signed char as CUDA has it."""
+    machine = platform.machine()
+    if machine in ("x86_64", "AMD64"):
+        try:
+            text = Path("/proc/cpuinfo").read_text()
+        except OSError:
+            text = ""
+        match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
+        present = set(match.group(1).split()) if match else set()
+        wanted = [flag for flag in ("avx2", "fma", "bmi2", "f16c") if flag in present]
+        return (*(f"-m{flag}" for flag in wanted), "-fcf-protection=none")
+    return ("-fsigned-char",)
+
+
+def _flags(kind: Kind) -> tuple[str, ...]:
+    base = (
+        "-std=gnu++17",
+        "-O1",
+        "-g1",
+        "-fPIC",
+        "-w",
+        "-fvisibility=hidden",
+        "-fno-gnu-unique",
+        "-fno-strict-aliasing",
+        "-fwrapv",
+        "-ffp-contract=fast",
+        "-fno-math-errno",
+        "-ftrivial-auto-var-init=pattern",
+        "-U_FORTIFY_SOURCE",
+        "-ftemplate-depth=256",
+        "-fmax-errors=8",
+        *_machine_flags(),
+    )
+    if kind is Kind.RACES:
+        return (
+            *base,
+            "-DKW_RACES",
+            "-fsanitize=thread",
+            "--param=tsan-instrument-func-entry-exit=0",
+            "--param=tsan-distinguish-volatile=1",
+        )
+    return base
+
+
+@cache
+def _fingerprint() -> str:
+    """Hash of our headers and the compiler: names the toolchain's folder."""
+    digest = hashlib.sha256()
+    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+    digest.update(version.encode() + " ".join((*_flags(Kind.PLAIN), *_flags(Kind.RACES))).encode())
+    for path in sorted((INCLUDE / "kernelward").rglob("*")):
+        if path.is_file():
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def default_folder() -> Path:
+    """Where toolchains are kept: `KERNELWARD_CACHE`, else the user's cache folder."""
+    root = os.environ.get("KERNELWARD_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelward"
+    )
+    return Path(root) / "emulator"
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A prepared folder.
+
+    Attributes:
+        folder: holds `<kind>/prefix.h.gch` and the runtime's objects.
+    """
+
+    folder: Path
+
+    @classmethod
+    def prepare(cls, root: Path | None = None, kinds: Sequence[Kind] = (Kind.PLAIN,)) -> "Toolchain":
+        """Make what is missing and return the toolchain. Safe to call from several processes at once.
+
+        Raises:
+            ToolchainError: the compiler is missing or refuses our own code.
+        """
+        folder = (root or default_folder()) / _fingerprint()
+        folder.mkdir(parents=True, exist_ok=True)
+        for kind in kinds:
+            if (folder / kind / "done").exists():
+                continue
+            with (folder / f"{kind}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not (folder / kind / "done").exists():
+                    _make(folder, kind)
+        return cls(folder)
+
+    def ready(self, kind: Kind) -> bool:
+        """Whether candidates can be built this way without further preparation."""
+        return (self.folder / kind / "done").exists()
+
+    def build(self, unit: Unit, directory: Path, kind: Kind = Kind.PLAIN, defines: Sequence[str] = ()) -> Path:
+        """Compile and link a unit into `directory`; returns the shared library.
+
+        Raises:
+            CompileFailure: the compiler refuses the code, or takes longer than `BUILD_SECONDS`.
+            ToolchainError: the compiler could not be started.
+        """
+        home = self.folder / kind
+        with tempfile.TemporaryDirectory(dir=directory, prefix="unit-") as work:
+            source, library = Path(work) / "extension.cpp", Path(work) / "extension.so"
+            for name, text in unit.headers.items():
+                path = Path(work) / "headers" / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            source.write_text(unit.text, encoding="utf-8", errors="replace")
+            command = [
+                compiler(),
+                *_flags(kind),
+                *defines,
+                "-include",
+                str(home / _PREFIX),
+                "-I",
+                str(INCLUDE),
+                "-I",
+                str(Path(work) / "headers"),
+                "-c",
+                str(source),
+                "-o",
+                str(Path(work) / "extension.o"),
+            ]
+            _compile(command, Path(work))
+            link = [compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,now", "-o", str(library)]
+            objects = sorted(str(path) for path in home.glob("*.o"))
+            _compile([*link, str(Path(work) / "extension.o"), *objects], Path(work))
+            number = len(list(directory.glob("extension-*.so")))
+            target = directory / f"extension-{number}-{kind}-{os.getpid()}.so"
+            library.replace(target)
+        return target
+
+
+def _compile(command: Sequence[str], work: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(work), "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=BUILD_SECONDS,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise CompileFailure("compile-timeout", f"compiling took longer than {BUILD_SECONDS:.0f} s") from None
+    except OSError as error:
+        raise ToolchainError(f"the compiler could not be started: {error}") from error
+    if done.returncode:
+        message = _readable(done.stderr, work)
+        if "Killed" in done.stderr or "out of memory" in done.stderr or "virtual memory exhausted" in done.stderr:
+            raise CompileFailure("compile-memory", message)
+        raise CompileFailure("compile", message)
+
+
+def _readable(stderr: str, work: Path) -> str:
+    """The compiler's errors without paths of ours."""
+    text = stderr.replace(str(work) + "/", "").replace(str(INCLUDE) + "/", "")
+    lines = [
+        line for line in text.split("\n") if not line.startswith(("In file included from", "                 from"))
+    ]
+    return "\n".join(lines)[:MAX_MESSAGE] or "the compiler failed without a message"
+
+
+def _make(folder: Path, kind: Kind) -> None:
+    work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{kind}-"))
+    try:
+        header = work / _PREFIX
+        header.write_text(f'#include "{INCLUDE / _HEADER}"\n')
+        jobs = [[*_flags(kind), "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]]
+        for name in _RUNTIME:
+            target = work / (Path(name).stem + ".o")
+            plain = [flag for flag in _flags(Kind.PLAIN) if flag != "-O1"]
+            extra = ["-DKW_RACES"] if kind is Kind.RACES else []
+            jobs.append(
+                [*plain, "-O2", *extra, "-I", str(INCLUDE), "-c", str(INCLUDE / "kernelward" / name), "-o", str(target)]
+            )
+        for job in jobs:
+            done = subprocess.run([compiler(), *job], capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ToolchainError(f"our own runtime does not compile:\n{done.stderr[:MAX_MESSAGE]}")
+        # The header's name is part of what the compiler checks, so the folder is renamed, not the file.
+        target_folder = folder / kind
+        if target_folder.exists():
+            shutil.rmtree(target_folder)
+        work.rename(target_folder)
+        target_folder.chmod(0o755)
+        (target_folder / "done").touch()
+    except OSError as error:
+        raise ToolchainError(f"{folder}: {error}") from error
+    finally:
+        if work.exists():
+            shutil.rmtree(work, ignore_errors=True)

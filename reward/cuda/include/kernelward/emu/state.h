@@ -1,0 +1,101 @@
+// Internal state of the emulator's runtime, shared by runtime.cpp, report.cpp and races.cpp. Not visible to candidates' code.
+#pragma once
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "kernelward/emu/runtime.h"
+
+namespace kw {
+namespace emu {
+
+constexpr int kMaxThreads = 1024, kMaxWarps = 32;
+constexpr size_t kStack = 128 * 1024, kPage = 4096, kScratch = 16384;
+constexpr size_t kMaxDynamicShared = 232448, kDefaultShared = 49152;
+
+enum Order : int { kAscending = 0, kReversed = 1, kRandomThreads = 2, kRandomWarps = 3, kGreedyWarp = 4, kGreedyReversed = 5 };
+enum class Wait : unsigned char { kNew, kReady, kBarrier, kWarp, kDone };
+
+// How the next calls run; mirrored by emulator.py.
+struct Variant {
+  int32_t order;
+  int32_t poison;     // byte written to fresh shared memory; -1: plain mode (zeros, no canaries, no findings but errors)
+  int32_t placement;  // of dynamic shared memory: 0 ends at a guard page, 1 begins after one
+  int32_t races;      // 1: record accesses (needs the instrumented build)
+  uint64_t seed;
+};
+
+struct Group {
+  unsigned mask = 0, arrived = 0;
+  int phase = 0;
+  unsigned present[2] = {0, 0};
+  uint64_t values[2][32][2];
+};
+struct Warp {
+  unsigned alive = 0;
+  std::vector<Group*> groups;
+  alignas(64) unsigned char scratch[kScratch];
+};
+struct Fiber {
+  void* sp = nullptr;
+  char* stack = nullptr;
+};
+struct Finding {
+  std::string kind, message;
+  uint64_t count;
+};
+
+struct Runtime {
+  Variant variant{0, -1, 0, 0, 1};
+  // the launch
+  const char* kernel = "";
+  void (*body)(void*) = nullptr;
+  void* context = nullptr;
+  int threads = 0, warps = 0;
+  uint3 index[kMaxThreads];
+  int order[kMaxThreads];
+  size_t dynamic_bytes = 0, dynamic_limit = 0;
+  char* dynamic = nullptr;
+  // the block
+  Wait wait[kMaxThreads];
+  Fiber* fiber_of[kMaxThreads];
+  int line[kMaxThreads];
+  Warp warp[kMaxWarps];
+  int next = 0, limit = 0, alive = 0, at_barrier = 0, at_warp = 0, votes = 0, counted = 0;
+  size_t static_bytes = 0;
+  std::vector<SharedArea*> areas;  // entered by this block
+  // the running thread
+  int current = 0;
+  Fiber* fiber = nullptr;
+  void* main_sp = nullptr;
+  bool inside = false;
+  uint64_t spins = 0;
+  // stacks
+  char* stacks = nullptr;
+  int stacks_used = 0;
+  Fiber fibers[kMaxThreads];
+  std::vector<Fiber*> free_fibers;
+  uint64_t random = 1;
+  // results
+  int launch_error = 0;   // cleared by cudaGetLastError
+  int sticky_error = 0;   // a kernel died: every later call fails
+  std::string error_message;
+  uint64_t launches = 0, kernel_threads = 0, rejected_launches = 0, switches = 0, lenient = 0;
+  std::vector<Finding> findings;
+  std::vector<std::pair<const void*, int>> opted_in;  // cudaFuncSetAttribute
+};
+extern Runtime rt;
+
+void note(const char* kind, const std::string& message);
+void race_block_begin();
+void race_launch_begin();
+void race_barrier();
+void race_meeting(unsigned participants);
+void race_atomic(const void* address, size_t bytes, void* pc);
+void race_fence();
+void race_thread_end();
+void race_shared(const void* begin, size_t bytes);
+void race_name(const void* begin, size_t bytes, const char* name);
+
+}  // namespace emu
+}  // namespace kw

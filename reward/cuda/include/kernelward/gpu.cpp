@@ -1,0 +1,179 @@
+// Launching through the driver: compiled once, linked into every extension for a GPU.
+#include <cstring>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "kernelward/torch.h"
+
+#undef cudaGetLastError
+#undef cudaPeekAtLastError
+
+namespace {
+
+const kw::Gpu* gpu = nullptr;
+
+struct Config { dim3 grid, block; size_t shared; cudaStream_t stream; };
+struct Report { int64_t launches = 0, failures = 0; std::string first; };
+
+thread_local std::vector<Config> configs;
+thread_local void** identified = nullptr;
+thread_local cudaError_t pending = cudaSuccess;
+Report report;
+std::unordered_map<const char*, void*> functions;
+std::unordered_map<const void*, std::string>& symbols() {
+  static std::unordered_map<const void*, std::string> table;
+  return table;
+}
+
+void* function_for(const char* name, const char* parameters, const char* signature) {
+  if (!gpu) throw c10::Error(std::string("kernel ") + name + " launched while the extension is being loaded");
+  auto found = functions.find(signature);
+  if (found != functions.end()) return found->second;
+  void* function = gpu->resolve(name, parameters, signature);
+  if (!function) throw c10::Error(std::string("kernel ") + signature + " could not be compiled for the device");
+  functions[signature] = function;
+  return function;
+}
+
+cudaError_t note(int code, const char* what) {
+  if (!code) return cudaSuccess;
+  auto error = static_cast<cudaError_t>(code);
+  pending = error;
+  report.failures++;
+  if (report.first.empty()) report.first = std::string(what) + ": " + cudaGetErrorString(error);
+  return error;
+}
+
+// The driver answers "invalid value" where the runtime says "invalid configuration".
+int configuration_error(const Config& c, int code) {
+  if (code != cudaErrorInvalidValue) return code;
+  uint64_t threads = uint64_t(c.block.x) * c.block.y * c.block.z;
+  bool empty = !threads || !c.grid.x || !c.grid.y || !c.grid.z;
+  bool large = threads > 1024 || c.block.z > 64 || c.grid.y > 65535 || c.grid.z > 65535;
+  return empty || large ? int(cudaErrorInvalidConfiguration) : code;
+}
+
+cudaError_t launch(void* function, const Config& c, void** arguments, bool cooperative, const char* what) {
+  report.launches++;
+  int code;
+  if (c.shared > 0xFFFFFFFFu) {
+    code = cudaErrorInvalidValue;
+  } else if (cooperative) {
+    code = gpu->launch_cooperative(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments);
+  } else {
+    code = gpu->launch(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments, nullptr);
+  }
+  return note(configuration_error(c, code), what);
+}
+
+}  // namespace
+
+namespace kw {
+
+void push_launch(dim3 grid, dim3 block, size_t shared, cudaStream_t stream) { configs.push_back({grid, block, shared, stream}); }
+
+void run_stub(const char* name, const char* parameters, const char* signature, void** arguments) {
+  if (identified) {
+    *identified = function_for(name, parameters, signature);
+    return;
+  }
+  if (configs.empty()) throw c10::Error(std::string("kernel ") + name + " called without a launch configuration");
+  Config config = configs.back();
+  configs.pop_back();
+  launch(function_for(name, parameters, signature), config, arguments, false, name);
+}
+
+// Calls the stub with nothing in its arguments: in this mode it does not look at them.
+void* identify(void (*stub)()) {
+  void* function = nullptr;
+  struct Mode {
+    explicit Mode(void** target) { identified = target; }
+    ~Mode() { identified = nullptr; }
+  } mode(&function);
+  stub();
+  return function;
+}
+
+void register_symbol(const void* host, const char* name) { symbols()[host] = name; }
+
+cudaError_t launch_function(void* function, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream, bool cooperative) {
+  return launch(function, {grid, block, shared, stream}, arguments, cooperative, "cudaLaunchKernel");
+}
+
+static cudaError_t find_symbol(const void* host, void** address, size_t* size) {
+  auto entry = symbols().find(host);
+  if (!gpu || entry == symbols().end()) return cudaErrorInvalidSymbol;
+  return gpu->symbol(entry->second.c_str(), address, size) ? cudaErrorInvalidSymbol : cudaSuccess;
+}
+cudaError_t symbol_address(void** address, const void* host) {
+  size_t size;
+  return note(find_symbol(host, address, &size), "cudaGetSymbolAddress");
+}
+cudaError_t symbol_size(size_t* size, const void* host) {
+  void* address;
+  return note(find_symbol(host, &address, size), "cudaGetSymbolSize");
+}
+cudaError_t copy_symbol(const void* host, void* other, size_t count, size_t offset, cudaMemcpyKind kind, cudaStream_t stream, bool async, bool to) {
+  void* address = nullptr;
+  size_t size = 0;
+  cudaError_t error = find_symbol(host, &address, &size);
+  if (!error && (offset > size || count > size - offset)) error = cudaErrorInvalidValue;
+  if (!error) {
+    char* device = static_cast<char*>(address) + offset;
+    void* target = to ? device : other;
+    const void* source = to ? other : device;
+    error = async ? cudaMemcpyAsync(target, source, count, kind, stream) : cudaMemcpy(target, source, count, kind);
+  }
+  return note(error, to ? "cudaMemcpyToSymbol" : "cudaMemcpyFromSymbol");
+}
+
+cudaError_t set_function_attribute(void* function, int attribute, int value) {
+  return note(gpu->set_attribute(function, attribute, value), "cudaFuncSetAttribute");
+}
+cudaError_t function_attributes(cudaFuncAttributes* a, void* function) {
+  std::memset(static_cast<void*>(a), 0, sizeof *a);
+  int code = 0, value = 0;
+  auto read = [&](int which) { code = code ? code : gpu->get_attribute(&value, which, function); return value; };
+  a->maxThreadsPerBlock = read(0);
+  a->sharedSizeBytes = size_t(read(1));
+  a->constSizeBytes = size_t(read(2));
+  a->localSizeBytes = size_t(read(3));
+  a->numRegs = read(4);
+  a->ptxVersion = read(5);
+  a->binaryVersion = read(6);
+  a->maxDynamicSharedSizeBytes = read(8);
+  return note(code, "cudaFuncGetAttributes");
+}
+cudaError_t active_blocks(int* blocks, void* function, int block, size_t shared) {
+  return note(gpu->active_blocks(blocks, function, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+}
+cudaError_t potential_block(int* grid, int* block, void* function, size_t shared, int limit) {
+  return note(gpu->potential_block(grid, block, function, nullptr, shared, limit), "cudaOccupancyMaxPotentialBlockSize");
+}
+
+}  // namespace kw
+
+cudaError_t kw_last_error(bool clear) {
+  cudaError_t error = pending;
+  if (clear) pending = cudaSuccess;
+  if (error) return error;
+  return clear ? cudaGetLastError() : cudaPeekAtLastError();
+}
+
+extern "C" {
+__attribute__((visibility("default"))) void kw_gpu_bind(const kw::Gpu* table) { gpu = table; }
+// Before each call from Python; a configuration left behind by a call that threw must not serve the next.
+__attribute__((visibility("default"))) void kw_gpu_begin() {
+  configs.clear();
+  pending = cudaSuccess;
+  report = Report{};
+}
+// After it: launches, failed calls, the error that nobody looked at (0: none), the first failure's text.
+__attribute__((visibility("default"))) void kw_gpu_report(int64_t* launches, int64_t* failures, int* unseen, const char** first) {
+  *launches = report.launches;
+  *failures = report.failures;
+  *unseen = int(pending);
+  *first = report.first.c_str();
+}
+}
