@@ -1,0 +1,78 @@
+"""One judge for all tests of this folder that need one, and the problems they use."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kernelward.reward.client import JudgeClient
+from kernelward.reward.task import JudgeConfig, Task
+from kernelward.suites.problem import Problem, find_problem, problem_from_source
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+TINY_RELU = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+ROWS = 8
+COLUMNS = 32
+
+
+def get_inputs():
+    return [torch.randn(ROWS, COLUMNS)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+CANDIDATE = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        {body}
+"""
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeClient]:
+    """A judge with two workers and short limits."""
+    limits = (("build_s", 20.0), ("load_s", 20.0), ("run_s", 10.0))
+    cache = str(tmp_path_factory.mktemp("suites"))
+    with JudgeClient(JudgeConfig(workers=2, threads=1, limits=limits, suite_cache=cache)) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def tiny_relu() -> Problem:
+    """ReLU on 8 x 32 signed numbers."""
+    return problem_from_source(TINY_RELU, "tiny_relu")
+
+
+@pytest.fixture(scope="session")
+def example() -> Callable[[str], Problem]:
+    """A problem of examples/problems by name."""
+    return lambda name: find_problem(str(EXAMPLES / "problems" / f"{name}.py"))
+
+
+@pytest.fixture(scope="session")
+def candidate() -> Callable[[str], str]:
+    """A torch candidate whose forward(x) has this body."""
+    return lambda body: CANDIDATE.format(body=body.replace("\n", "\n        "))
+
+
+@pytest.fixture(scope="session")
+def quick(tiny_relu: Problem, candidate: Callable[[str], str]) -> Callable[..., Task]:
+    """A task that takes a judge a few milliseconds: a forward on the tiny ReLU under the protocol `kernelbench`."""
+
+    def make(body: str = "return torch.relu(x)", protocol: str = "kernelbench", **rest: object) -> Task:
+        return Task(candidate(body), tiny_relu, protocol, run_key=b"tests", **rest)  # type: ignore[arg-type]
+
+    return make
