@@ -184,7 +184,9 @@ def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
             continue
         same = (v == t) | (v.isnan() & t.isnan())  # infinities of one sign and NaN for NaN agree
         mismatch = ~same & ~(torch.isfinite(v) & torch.isfinite(t))
-        errors = torch.where(same, 0.0, torch.where(mismatch, math.inf, errors.nan_to_num(nan=math.inf)))
+        errors = torch.where(
+            same, 0.0, torch.where(mismatch, math.inf, errors.nan_to_num(nan=math.inf, posinf=math.inf))
+        )
         largest, where = errors.reshape(-1).max(dim=0)
         worst.offer(float(largest), int(where), r, c, t_rows.shape[1], bool(mismatch.reshape(-1)[where]))
     return worst
