@@ -209,6 +209,13 @@ def device_options(flags: Sequence[str]) -> tuple[str, ...]:
 
 _FLOATING = ("float", "double")
 _INTEGRAL = ("unsigned char", "signed char", "int", "long", "short")
+_TYPE_WORDS = frozenset(
+    (
+        *("scalar_t", "float", "double", "int", "long", "short", "char", "bool", "unsigned", "signed", "true", "false"),
+        *("half", "__half", "__nv_bfloat16", "float2", "float4", "double2", "int4"),
+        *("at", "c10", "torch", "Half", "BFloat16"),
+    )
+)
 _SIMPLE = re.compile(r"[\w:]+(?:\s+[\w:]+)*|-?\d+[uUlL]*")
 
 
@@ -228,15 +235,17 @@ def instantiations(split: SplitSource) -> tuple[str, ...]:
         kernel = by_name.get(re.split(r"<", launch.kernel)[0].split("::")[-1].strip())
         if kernel is None or not kernel.template_params or not launch.template_args:
             continue
-        for arguments in _written_down(launch):
+        for arguments in _written_down(launch, split.names):
             found[f"{kernel.qualified}<{', '.join(arguments)}>"] = None
     return tuple(found)
 
 
-def _written_down(launch: Launch) -> list[list[str]]:
+def _written_down(launch: Launch, names: frozenset[str]) -> list[list[str]]:
     """The launch's template arguments with `scalar_t` replaced by each type of its dispatch; [] where unknown."""
-    if not all(_SIMPLE.fullmatch(argument.strip()) for argument in launch.template_args):
-        return []
+    for argument in launch.template_args:
+        words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\d+[uUlL]*", "", argument))
+        if not _SIMPLE.fullmatch(argument.strip()) or not all(word in _TYPE_WORDS or word in names for word in words):
+            return []
     if "scalar_t" not in launch.template_args:
         return [list(launch.template_args)]
     dispatch = launch.dispatch.removeprefix("AT_DISPATCH_")

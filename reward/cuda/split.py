@@ -14,6 +14,7 @@ from functools import lru_cache
 import tree_sitter
 import tree_sitter_cuda
 
+from ..sandbox.engine import CompileFailure
 from .frontend import ExtensionSource, Unsupported
 from .lexical import (
     Edit,
@@ -151,6 +152,7 @@ class SplitSource:
     Attributes:
         source: the joined text, comments blanked, the candidate's macros expanded where they hide kernels.
         host, device: what each compiler gets (same lines as `source`).
+        names: types, constants and macros that the source declares outside of functions.
         errors: lines that the parser could not understand (the compilers may still).
         line_map: lines of `source` to the candidate's sources.
     """
@@ -164,6 +166,7 @@ class SplitSource:
     symbols: tuple[Symbol, ...]
     includes: tuple[Include, ...]
     line_map: LineMap
+    names: frozenset[str] = frozenset()
     errors: tuple[int, ...] = ()
 
 
@@ -574,6 +577,19 @@ class _Splitter:
             if word in ("include", "include_next", "import")
         ]
 
+    def macros(self) -> dict[str, str]:
+        """Replacement text (parameters included) of every macro, by name."""
+        found = {}
+        for _, _, word, rest in directives(self.source):
+            name = _WORD.match(rest)
+            if word == "define" and name is not None:
+                found[name.group()] = rest[name.end() :]
+        return found
+
+    def names(self) -> frozenset[str]:
+        declared = {name for item in self.items if item.kind in ("variable", "type", "using") for name in item.names}
+        return frozenset(declared | self.macros().keys())
+
     def errors(self) -> tuple[int, ...]:
         if not self.tree.root_node.has_error:
             return ()
@@ -644,13 +660,7 @@ class _Splitter:
         for index, item in enumerate(self.items):
             for name in item.names:
                 by_name.setdefault(name, []).append(index)
-        macros = {
-            name: rest
-            for _, _, word, text in directives(self.source)
-            if word == "define"
-            and (name := text.split("(")[0].split()[0] if text else "")
-            and (rest := text[len(name) :])
-        }
+        macros = self.macros()
         wanted: set[int] = set()
         queue: list[int] = []
 
@@ -724,22 +734,50 @@ def split_text(source: str, line_map: LineMap | None = None) -> SplitSource:
         symbols=tuple(splitter.symbols()),
         includes=tuple(splitter.includes()),
         line_map=line_map,
+        names=splitter.names(),
         errors=splitter.errors(),
     )
 
 
 def split(extension: ExtensionSource, preprocess: Callable[[str], str] | None = None) -> SplitSource:
-    """Split an extension: its C++ sources, then its CUDA sources, as one text.
+    """Split an extension as one text: its C++ sources, the definition of its module, its CUDA sources.
+
+    torch compiles the C++ and the CUDA sources apart. As one text, with the module's definition where torch puts it,
+    the exported functions must be declared before it, as they must be there.
 
     Args:
         extension: what `load_inline` or `load` was called with.
         preprocess: expands macros (see `expand_macros`); needed where macros of the candidate hide kernels or launches.
 
     Raises:
+        CompileFailure: no module of the extension's name is defined.
         Unsupported: see `split_text`.
     """
-    source, line_map = join_sources((*extension.cpp, *extension.cuda), extension.labels)
+    sources = list(zip((*extension.cpp, *extension.cuda), extension.labels, strict=True))
+    if extension.functions:
+        sources.insert(len(extension.cpp), (module_definition(extension), "functions"))
+    source, line_map = join_sources([text for text, _ in sources], [label for _, label in sources])
     code = blank_comments(source)
+    _check_module(extension, blank_literals(code))
     if preprocess is not None and hides_cuda_in_macros(code):
         code, line_map = expand_macros(code, line_map, preprocess)
     return split_text(code, line_map)
+
+
+def module_definition(extension: ExtensionSource) -> str:
+    """The module that exports the extension's `functions`, as torch writes it."""
+    lines = "".join(f' m.def("{name}", &{name}, "{name}");' for name in extension.functions)
+    return f"PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{{lines} }}"
+
+
+def _check_module(extension: ExtensionSource, code: str) -> None:
+    names = re.findall(r"\bPYBIND11_MODULE\s*\(\s*(\w+)", code)
+    if not names:
+        if re.search(r"\bTORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\b", code):
+            raise Unsupported("torch-library", "operators registered through TORCH_LIBRARY")
+        raise CompileFailure(
+            "no-module", f"extension {extension.name} exports nothing: no functions, no PYBIND11_MODULE"
+        )
+    for name in names:
+        if name not in ("TORCH_EXTENSION_NAME", extension.name):
+            raise CompileFailure("module-name", f"PYBIND11_MODULE({name}) in an extension named {extension.name}")
