@@ -154,12 +154,14 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
 
 
 def variants(mode: str, strict: bool) -> list[dict[str, Any]]:
-    """The variants that one entry is run under: only the emulator has more than the plain one.
+    """The variants that one entry is run under: only the emulator has several.
 
     Args:
         mode: a key of `ENGINES`.
-        strict: several seeded schedules and poisons; else one plain run, as a GPU would do it.
+        strict: with guards, and under several seeded schedules and poisons; else one plain run, as a GPU would do it.
     """
+    if mode == "triton-interpreter" and not strict:
+        return [{"guards": False}]
     if mode != "cuda-emulator":
         return [{}]
     return importlib.import_module(f"{_REWARD}.cuda.engine").variants(strict)

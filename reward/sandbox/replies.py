@@ -76,8 +76,11 @@ def described(phase: Phase, reply: Mapping[str, Any], device: torch.device, limi
     reason = reply.get("reason")
     message = text(reply.get("message"))
     exception = text(reply.get("exception"), 100) or None
+    codes = {finding["code"] for finding in checked_findings(reply.get("findings"))}
     kind: Kind
-    if reason == "device-memory":
+    if phase != "load" and "out-of-bounds" in codes:
+        kind, reason = "runtime_error", "out-of-bounds"
+    elif reason == "device-memory":
         kind, reason = device_memory(device, limits)
     elif reason == "compile" or (phase == "load" and reason in COMPILE_REASONS):
         kind = "compile_error"

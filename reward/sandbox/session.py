@@ -15,13 +15,14 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import torch
 
+from ..triton.gaps import interpreter_gap
 from . import process
 from .arena import Arena
 from .buffers import OutputSpec
@@ -34,6 +35,7 @@ from .wire import DTYPE_NAMES, FrameReader, UnsupportedValueError, WireError, en
 READY_S = 120.0  # a cold import of torch on a busy machine
 SPAWN_S = 60.0
 END_S = 10.0
+NARROW = frozenset({torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
 GONE_S = 2.0
 
 
@@ -172,7 +174,7 @@ class Zygote:
         finally:
             theirs_control.close()
             theirs_channel.close()
-        session = ChildSession(self.device, limits, control, channel)
+        session = ChildSession(self.mode, self.device, limits, control, channel)
         session.await_hello()
         return session
 
@@ -225,7 +227,10 @@ class Zygote:
 class ChildSession:
     """One candidate's child, seen from the judge. Not thread-safe; ends everything it started on `close`."""
 
-    def __init__(self, device: torch.device, limits: Limits, control: socket.socket, channel: socket.socket) -> None:
+    def __init__(
+        self, mode: str, device: torch.device, limits: Limits, control: socket.socket, channel: socket.socket
+    ) -> None:
+        self.mode = mode
         self.device = device
         self.limits = limits
         self._control = control
@@ -341,6 +346,14 @@ class ChildSession:
         failure.output = self.output()
         return failure
 
+    def _refuse_half(self, phase: Phase, dtypes: Iterable[torch.dtype]) -> None:
+        """Triton's interpreter is silently wrong in bf16 and fp8."""
+        if self.mode == "triton-interpreter":
+            for dtype in dtypes:
+                if dtype in NARROW:
+                    message = f"Triton's interpreter cannot compute in {dtype}; a GPU can judge this entry"
+                    raise ChildFailure("unrefereeable", "interpreter", message, phase, alive=True)
+
     # -- operations ----------------------------------------------------------------------------------------------
 
     def load(self, source: str, options: Mapping[str, Any] | None = None) -> LoadReply:
@@ -350,6 +363,10 @@ class ChildSession:
             ChildFailure: `compile_error` (`syntax`, `exception`, `exited`, `no-modelnew`, `compile`), `runtime_error`
                 if the process died, `timeout`.
         """
+        gap = interpreter_gap(source) if self.mode == "triton-interpreter" else None
+        if gap is not None:
+            message = f"Triton's interpreter cannot run {gap}; a GPU can judge this candidate"
+            raise ChildFailure("unrefereeable", "interpreter", message, "load", alive=True)
         started = time.monotonic()
         data = source.encode("utf-8", "surrogatepass")
         with self._allocated("load"):
@@ -393,6 +410,7 @@ class ChildSession:
             arguments = encode_value(list(init_inputs), tensors)
             names = {name: len(tensors) + i for i, name in enumerate(state)}
             tensors.extend(state.values())
+            self._refuse_half("build", [*(t.dtype for t in tensors), *([dtype] if dtype else [])])
             arena = Arena.of_tensors(self.device, tensors)
         with arena:
             message = {
@@ -433,6 +451,7 @@ class ChildSession:
         tensors: list[torch.Tensor] = []
         with self._allocated("run"):
             arguments = encode_value(list(inputs), tensors)
+            self._refuse_half("run", [*(t.dtype for t in tensors), *(o.dtype for o in outputs)])
             given = Arena.of_tensors(self.device, tensors, poison)
             try:
                 taken = Arena.of_outputs(self.device, outputs, poison)
