@@ -90,7 +90,7 @@ class Shared:
     def __init__(self, fd: int, size: int, device: torch.device) -> None:
         self.device = device
         if device.type == "cuda":
-            from .gpu_buffers import ImportedBuffer
+            from .gpu_buffers import ImportedBuffer  # in memory since `warm`
 
             self._device_buffer: Any = ImportedBuffer(fd, size, device)
             self.start = self._device_buffer.pointer
@@ -193,13 +193,12 @@ class Child:
 
     def run(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """One forward call: inputs from one buffer, outputs copied into the other."""
-        self._poison(request["poison"])
         inputs = Shared(fds[0], request["sizes"][0], self.device)
         outputs = Shared(fds[1], request["sizes"][1], self.device)
         try:
             return self._forward(request, inputs, outputs)
         finally:
-            self._poison(None)
+            self._poison(None, [])
             inputs.close()
             outputs.close()
 
@@ -233,6 +232,7 @@ class Child:
         arguments = self._arguments(request, inputs)
         targets = [outputs.tensor(TensorRef.from_list(o)) for o in request["outputs"]]
         self.engine.configure(request["variant"])
+        self._poison(request["poison"], targets)
         _manual_seed(request["seed"])
         started = _clock()
         with _no_grad():
@@ -249,8 +249,14 @@ class Child:
             "seconds": seconds,
         }
 
-    def _poison(self, value: int | None) -> None:
-        self.libc.mallopt(M_PERTURB, 0 if value is None else (value ^ 0xFF) or 1)
+    def _poison(self, value: int | None, targets: list[torch.Tensor]) -> None:
+        """Make memory that the candidate allocates and never writes hold the byte; None ends it."""
+        if self.device.type == "cpu":
+            self.libc.mallopt(M_PERTURB, 0 if value is None else (value ^ 0xFF) or 1)
+        elif value is not None:
+            # The caching allocator hands freed blocks out again, as they are.
+            for target in targets:
+                torch.empty(target.nbytes, dtype=torch.uint8, device=self.device).fill_(value)
 
 
 def synchronize(device: torch.device) -> None:
@@ -345,8 +351,10 @@ def text_of(error: BaseException) -> str:
     return ""
 
 
-def warm() -> None:
-    """In the zygote: settings that forks inherit. Must not touch CUDA."""
+def warm(device: str) -> None:
+    """In the zygote: imports and settings that forks inherit. Must not touch CUDA."""
+    if device.startswith("cuda"):
+        from . import gpu_buffers  # noqa: F401 - the candidate's process cannot read our files any more
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):  # may be set once only
         torch.set_num_interop_threads(1)

@@ -149,7 +149,7 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
     "triton": _lazy(f"{_REWARD}.triton.engine", "TritonEngine"),
     "triton-interpreter": _lazy(f"{_REWARD}.triton.engine", "InterpreterEngine"),
     "cuda": _lazy(f"{_REWARD}.cuda.engine", "CudaEngine"),
-    "cuda-emulator": _lazy(f"{_REWARD}.cuda.engine", "EmulatorEngine"),
+    "cuda-emulator": _lazy(f"{_REWARD}.cuda.engine_cpu", "EmulatorEngine"),
 }
 
 
@@ -164,4 +164,4 @@ def variants(mode: str, strict: bool) -> list[dict[str, Any]]:
         return [{"guards": False}]
     if mode != "cuda-emulator":
         return [{}]
-    return importlib.import_module(f"{_REWARD}.cuda.engine").variants(strict)
+    return importlib.import_module(f"{_REWARD}.cuda.engine_cpu").variants(strict)

@@ -16,6 +16,7 @@ from .wire import DTYPE_NAMES
 TEXT = 4000
 FAULTS = frozenset({"shape", "dtype", "count", "type", "layout", "device", "structure"})
 COMPILE_REASONS = frozenset({"syntax", "exception", "exited", "no-modelnew", "compile", "refused", "cuda-error"})
+SIGNALS = {int(signal.SIGSEGV): "segfault", int(signal.SIGBUS): "segfault", int(signal.SIGABRT): "abort"}
 RUN_REASONS = frozenset({"exception", "refused", "exited", "cuda-error", "memory-limit"})
 
 
@@ -121,5 +122,5 @@ def death(event: Mapping[str, Any] | None, phase: Phase) -> ChildFailure:
         code = os.WEXITSTATUS(status)
         return ChildFailure("runtime_error", "exited", f"the process exited with {code}", phase, output=output)
     number = os.WTERMSIG(status)
-    reason = {signal.SIGSEGV: "segfault", signal.SIGBUS: "segfault", signal.SIGABRT: "abort"}.get(number, "killed")
+    reason = SIGNALS.get(number, "killed")
     return ChildFailure("runtime_error", reason, f"the process died of {signal_name(number)}", phase, output=output)

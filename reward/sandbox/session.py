@@ -109,6 +109,8 @@ class Zygote:
         self._strictness: Strictness = isolation
         self._without = tuple(without)
         self.device = torch.device(device)
+        if self.device.type == "cuda" and self.device.index is None:
+            self.device = torch.device("cuda", 0)
         self._lock = threading.Lock()
         self._closed = False
         self._start()
@@ -365,8 +367,8 @@ class ChildSession:
         """
         gap = interpreter_gap(source) if self.mode == "triton-interpreter" else None
         if gap is not None:
-            message = f"Triton's interpreter cannot run {gap}; a GPU can judge this candidate"
-            raise ChildFailure("unrefereeable", "interpreter", message, "load", alive=True)
+            why = f"Triton's interpreter cannot run {gap}; a GPU can judge this candidate"
+            raise ChildFailure("unrefereeable", "interpreter", why, "load", alive=True)
         started = time.monotonic()
         data = source.encode("utf-8", "surrogatepass")
         with self._allocated("load"):

@@ -217,7 +217,7 @@ def main() -> None:
     engine.warm()
     from . import child
 
-    child.warm()
+    child.warm(arguments.device)
     rules = isolation.readable(arguments.device, "pid-namespace" in report, engine.paths())
     host = Host(engine, arguments.device, report, tuple(rules), tuple(isolation.overmounted(arguments.device)))
     gc.collect()
