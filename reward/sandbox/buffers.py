@@ -83,12 +83,13 @@ class Layout:
 
 def dense_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The order of dimensions in which the tensor is contiguous, or None if its memory has gaps or overlaps."""
-    order = tuple(sorted(range(tensor.dim()), key=lambda d: (-int(tensor.stride(d)), d)))
+    stride = tensor.stride()
+    order = tuple(sorted(range(tensor.dim()), key=lambda d: (-stride[d], d)))
     expected = 1
     for d in reversed(order):
         if tensor.shape[d] == 1:
             continue
-        if tensor.stride(d) != expected:
+        if stride[d] != expected:
             return None
         expected *= tensor.shape[d]
     return order

@@ -12,7 +12,17 @@ from collections.abc import Collection
 
 from .limits import Limits
 
-PASSED_ON = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "PYTHONPATH", "TMPDIR", "HOME", "XDG_CACHE_HOME")
+PASSED_ON = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "LANG",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "PYTHONPATH",
+    "TMPDIR",
+    "HOME",
+    "XDG_CACHE_HOME",
+)
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 

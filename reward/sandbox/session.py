@@ -10,7 +10,6 @@ Every call returns or raises `ChildFailure`, within its limit.
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import threading
@@ -597,15 +596,15 @@ class ChildSession:
             return
         self._closed = True
         self._channel.close()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may have ended by itself
             self._control.send(b"end")
-        if not self._wait_exit(time.monotonic() + END_S) and self._pidfd >= 0:
+        deadline = time.monotonic() + END_S
+        if not self._wait_exit(deadline) and self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            deadline += END_S
         if self._pidfd >= 0:
-            poller = select.poll()
-            poller.register(self._pidfd, select.POLLIN)
-            poller.poll(END_S * 1000)
+            process.wait_readable([self._pidfd], deadline)
             os.close(self._pidfd)
             self._pidfd = -1
         self._control.close()

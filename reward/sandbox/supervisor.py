@@ -21,6 +21,7 @@ from typing import Any
 from .limits import Limits
 
 WATCH_INTERVAL = 0.025
+PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass
@@ -72,16 +73,24 @@ class Supervisor:
 
     def announce(self, message: dict[str, Any]) -> None:
         """Hello to the judge, with a descriptor by which it can kill this process at once."""
-        own = os.pidfd_open(os.getpid())
-        with contextlib.suppress(OSError):
-            socket.send_fds(self.control, [json.dumps(message).encode()], [own])
-        os.close(own)
+        fds = []
+        with contextlib.suppress(OSError):  # a kernel without pidfds: the judge then relies on our answer alone
+            fds.append(os.pidfd_open(os.getpid()))
+        with contextlib.suppress(OSError):  # a judge that is gone needs no hello
+            socket.send_fds(self.control, [json.dumps(message).encode()], fds)
+        for fd in fds:
+            os.close(fd)
 
     def run(self, channel: socket.socket) -> None:
         """Fork the candidate, watch it until it ends or the judge says so, and report how it ended."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         pid = os.fork()
         if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             try:
                 self.start(write_end)
             except BaseException:
@@ -94,6 +103,7 @@ class Supervisor:
         self._pid = pid
         self._output = Tail(self.limits.output_bytes)
         self._pipe = read_end
+        self._woken = woken
         self._baseline = memory_of(os.getpid())
         self._expected = 0
         self._looks = 0
@@ -109,34 +119,41 @@ class Supervisor:
             self.control.send(json.dumps(message).encode())
 
     def _watch(self) -> tuple[int | None, str | None]:
+        """Until the candidate's process ends (its wait status), or has to (who or what says so)."""
         self._status: int | None = None
         poller = select.poll()
-        pidfd = os.pidfd_open(self._pid)
-        for fd in (self.control.fileno(), self.lifeline, self._pipe, pidfd):
+        for fd in (self.control.fileno(), self.lifeline, self._pipe, self._woken):
             poller.register(fd, select.POLLIN)
         next_look = time.monotonic() + WATCH_INTERVAL
-        try:
-            while True:
-                wait = max(0.0, next_look - time.monotonic())
-                for fd, event in poller.poll(wait * 1000):
-                    if fd == self.control.fileno():
-                        if not self._answer():
-                            return None, "judge"
-                    elif fd == self.lifeline:
-                        return None, "zygote"
-                    elif fd == pidfd:
-                        _, status = os.waitpid(self._pid, 0)
-                        self._status = status
-                        return status, None
-                    elif self._drain() is False or (event & ~select.POLLIN and not event & select.POLLIN):
-                        poller.unregister(self._pipe)
-                if time.monotonic() >= next_look:
-                    over = self._over_limit()
-                    if over:
-                        return None, over
-                    next_look = time.monotonic() + WATCH_INTERVAL
-        finally:
-            os.close(pidfd)
+        while True:
+            wait = max(0.0, next_look - time.monotonic())
+            for fd, _event in poller.poll(wait * 1000):
+                if fd == self.control.fileno():
+                    if not self._answer():
+                        return None, "judge"
+                elif fd == self.lifeline:
+                    return None, "zygote"
+                elif fd == self._woken:
+                    os.read(self._woken, 4096)
+                    if self._reap_candidate():
+                        return self._status, None
+                elif not self._drain():
+                    poller.unregister(self._pipe)
+            if time.monotonic() >= next_look:
+                over = self._over_limit()
+                if over:
+                    return None, over
+                next_look = time.monotonic() + WATCH_INTERVAL
+
+    def _reap_candidate(self) -> bool:
+        """Collect what has ended, orphans of the candidate included; whether the candidate itself has."""
+        while self._status is None:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return False
+            if pid == self._pid:
+                self._status = status
+        return True
 
     def _answer(self) -> bool:
         """Answer one request of the judge; False to end."""
@@ -233,12 +250,16 @@ def stat_fields(pid: int) -> list[str]:
 
 def memory_of(pid: int) -> int:
     """Bytes of anonymous and shared memory that a process has in RAM; mapped files do not count."""
-    total = 0
+    total = -1
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
                 if line.startswith((b"RssAnon", b"RssShmem")):
-                    total += int(line.split()[1]) << 10
+                    total = max(total, 0) + (int(line.split()[1]) << 10)
+        if total < 0:  # an older kernel: no split by kind
+            with open(f"/proc/{pid}/statm", "rb") as file:
+                fields = file.read().split()
+            total = (int(fields[1]) - int(fields[2])) * PAGE
     except OSError:
         return 0
     return total
