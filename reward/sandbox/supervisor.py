@@ -62,6 +62,7 @@ class Supervisor:
         start: runs in the forked child and never returns.
         directory: the candidate's temporary directory where it is an ordinary folder, whose size must be watched.
         alone: this is pid 1 of a pid namespace, so /proc shows the candidate's processes and no others.
+        handed_over: the candidate's sockets, closed here once it has them.
     """
 
     control: socket.socket
@@ -70,6 +71,7 @@ class Supervisor:
     start: Callable[[int], None]
     directory: Path | None
     alone: bool
+    handed_over: tuple[socket.socket, ...] = ()
 
     def announce(self, message: dict[str, Any]) -> None:
         """Hello to the judge, with a descriptor by which it can kill this process at once."""
@@ -81,7 +83,7 @@ class Supervisor:
         for fd in fds:
             os.close(fd)
 
-    def run(self, channel: socket.socket) -> None:
+    def run(self) -> None:
         """Fork the candidate, watch it until it ends or the judge says so, and report how it ended."""
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -91,13 +93,17 @@ class Supervisor:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for fd in (read_end, woken, wake, self.lifeline):
+                os.close(fd)
+            self.control.close()
             try:
                 self.start(write_end)
             except BaseException:
                 traceback.print_exc()  # to the pipe, or to the zygote's own log
             finally:
                 os._exit(70)
-        channel.close()
+        for sock in self.handed_over:
+            sock.close()
         os.close(write_end)
         os.set_blocking(read_end, False)
         self._pid = pid

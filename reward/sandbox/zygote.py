@@ -142,10 +142,10 @@ def supervise(
     def start(output: int) -> None:
         become_candidate(channel, output, directory, limits, host)
 
-    supervisor = Supervisor(control, lifeline, limits, start, None if own_mount else directory, alone)
+    supervisor = Supervisor(control, lifeline, limits, start, None if own_mount else directory, alone, (channel,))
     try:
         supervisor.announce({"event": "started", "notes": list(notes)})
-        supervisor.run(channel)
+        supervisor.run()
     finally:
         if not own_mount:
             shutil.rmtree(directory, ignore_errors=True)
