@@ -97,13 +97,15 @@ class Checker:
                 self._zygotes[mode] = Zygote(mode, self.device)
             return self._zygotes[mode]
 
-    def reference(self, task: Task, spec: ProtocolSpec, question: Question, seed: int) -> Reference:
+    def reference(
+        self, task: Task, spec: ProtocolSpec, question: Question, seed: int, second: bool = False
+    ) -> Reference:
         """One draw of an entry and what is right for it: computed once for all workers that ask."""
-        key = (task.problem.hash, question.entry.id, seed, spec.hash, question.measured is not None)
+        key = (task.problem.hash, question.entry.id, seed, spec.hash, question.measured is not None, second)
         return self._references.get(
             key,
             lambda: compute_reference(
-                task.problem, question.entry, seed, self.device, spec, question.measured, self.policy.ties
+                task.problem, question.entry, seed, self.device, spec, question.measured, self.policy.ties, second
             ),
         )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..suites.draw import entry_dtype
@@ -42,7 +43,9 @@ class Host(Protocol):
     def zygote(self, mode: str) -> Zygote:
         """The warm process that candidates of this mode are forked from."""
 
-    def reference(self, task: Task, spec: ProtocolSpec, question: Question, seed: int) -> Reference:
+    def reference(
+        self, task: Task, spec: ProtocolSpec, question: Question, seed: int, second: bool = False
+    ) -> Reference:
         """One draw and what is right for it; raises OracleError."""
 
     def side_effects(self, task: Task, question: Question, seed: int) -> SideEffects:
@@ -114,6 +117,7 @@ class Trial:
         self.notes: list[str] = []
         self._session: ChildSession | None = None
         self._built: tuple[Any, ...] | None = None
+        self._asked_twice = False
         self._variants = variants(mode, spec.adversarial)
 
     def close(self) -> None:
@@ -173,6 +177,8 @@ class Trial:
         try:
             self._prepare(question, reference)
             judged, outputs = self._run(question, reference, seed)
+            if judged.ok and self.spec.repeat and not self._asked_twice:
+                judged, outputs, reference = self._ask_twice(question, seed, judged, outputs, reference)
         except ChildFailure as failure:
             return Answer(self._failed(question, seed, failure), question, reference)
         result = EntryResult(
@@ -239,6 +245,29 @@ class Trial:
             message = f"wrong under {failed} of {passed + failed} thread schedules: {worst.message}"
             worst = replace(worst, reason="race", message=message)
         return worst, outputs
+
+    def _ask_twice(
+        self, question: Question, seed: int, first: Judged, outputs: tuple[Tensor, ...], reference: Reference
+    ) -> tuple[Judged, tuple[Tensor, ...], Reference]:
+        """Put other inputs of the same shape to the same ModelNew: an answer kept from the first ones is wrong now.
+
+        Done once per candidate, at its cheapest question. Returns what decides: the first run, or the second one where
+        it is wrong.
+        """
+        with self.clock.phase("truth"):
+            try:
+                other = self.host.reference(self.task, self.spec, question, seed, second=True)
+            except (OracleError, MemoryError):
+                return first, outputs, reference
+        if _unlucky(other, question):
+            return first, outputs, reference
+        self._asked_twice = True
+        judged, again = self._run(question, other, seed)
+        if judged.ok:
+            return first, outputs, reference
+        kept = all(map(torch.equal, outputs, again))
+        message = f"right on the first inputs, not on the next ones of the same shape: {judged.message}"
+        return replace(judged, reason="reused-answer" if kept else judged.reason, message=message), again, other
 
     def _reference_does_too(self, judged: Judged, question: Question, seed: int) -> bool:
         effects = self.host.side_effects(self.task, question, seed)

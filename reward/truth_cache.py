@@ -13,6 +13,7 @@ from torch import Tensor
 from ..suites.compare import Ties
 from ..suites.draw import draw_entry
 from ..suites.entry import Entry
+from ..suites.hashing import derive_seed
 from ..suites.oracle import ReferenceFlags, Truth, compute_truth, reference_outputs, run_forward
 from ..suites.problem import RNG_LOCK, Problem
 from ..suites.protocol import ProtocolSpec
@@ -127,10 +128,16 @@ def compute_reference(
     spec: ProtocolSpec,
     measured: Measured | None = None,
     ties: Ties = "first",
+    second: bool = False,
 ) -> Reference:
     """Draw an entry and compute what is right for it under a protocol.
 
     torch's random state and TF32 switches belong to the process, so one thread at a time is in here.
+
+    Args:
+        seed: of the draw.
+        measured: the entry's scales, for comparison with truth.
+        second: other inputs for the same model (same parameters and constructor arguments), derived from the seed.
 
     Raises:
         InputError: the problem's code is broken.
@@ -139,6 +146,9 @@ def compute_reference(
     """
     with RNG_LOCK:
         drawn = draw_entry(problem, entry, seed, device)
+        if second:
+            other = draw_entry(problem, entry, derive_seed(b"kernelward second", seed), device)
+            drawn = replace(drawn, inputs=other.inputs, seed=other.seed)
         if spec.cast_integers:
             drawn = replace(drawn, inputs=[_cast(x, drawn.dtype) for x in drawn.inputs])
         state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}

@@ -1,4 +1,4 @@
-"""One judge for all tests of this folder that need one, and the problems they use."""
+"""One judge for all tests that need one, and the problems they use."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.task import JudgeConfig, Task
+from kernelward.suites.entry import Entry
 from kernelward.suites.problem import Problem, find_problem, problem_from_source
+from kernelward.suites.suite import Suite, SuiteEntry
+from kernelward.suites.validity import admit
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 TINY_RELU = """
 import torch
@@ -74,5 +77,28 @@ def quick(tiny_relu: Problem, candidate: Callable[[str], str]) -> Callable[..., 
 
     def make(body: str = "return torch.relu(x)", protocol: str = "kernelbench", **rest: object) -> Task:
         return Task(candidate(body), tiny_relu, protocol, run_key=b"tests", **rest)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_suite() -> Callable[[Problem, dict[str, int]], Suite]:
+    """A suite of two entries: the problem's own draw as declared, and with some constants changed."""
+    made: dict[str, Suite] = {}
+
+    def measured(problem: Problem, entry: Entry, twin: str | None = None) -> SuiteEntry:
+        admission = admit(problem, entry, "cpu", seeds=2)
+        assert admission.measured is not None, admission
+        return SuiteEntry(entry, (admission.measured,), twin)
+
+    def make(problem: Problem, constants: dict[str, int]) -> Suite:
+        key = f"{problem.hash} {sorted(constants.items())}"
+        if key not in made:
+            declared = Entry.make("own")
+            entries = [measured(problem, declared)]
+            if constants:
+                entries.append(measured(problem, Entry.make("own", constants=constants), declared.id))
+            made[key] = Suite(problem.id, problem.hash, tuple(entries))
+        return made[key]
 
     return make
