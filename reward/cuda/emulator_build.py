@@ -22,9 +22,10 @@ from ..sandbox.engine import CompileFailure
 from .emulator_translate import Unit
 
 INCLUDE = Path(__file__).parent / "include"
-_RUNTIME = ("host.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp")
+_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp")
 _HEADER = "kernelward/torch.h"
 _PREFIX = "prefix.h"
+_OBJECTS = "objects"
 BUILD_SECONDS = 60.0
 MAX_MESSAGE = 6000
 
@@ -101,6 +102,12 @@ def _flags(kind: Kind) -> tuple[str, ...]:
 
 
 @cache
+def _linker_flags() -> tuple[str, ...]:
+    faster = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
+    return (*faster, "-shared", "-Wl,-Bsymbolic", "-Wl,-z,now")
+
+
+@cache
 def _fingerprint() -> str:
     """Hash of our headers and the compiler: names the toolchain's folder."""
     digest = hashlib.sha256()
@@ -113,11 +120,22 @@ def _fingerprint() -> str:
 
 
 def default_folder() -> Path:
-    """Where toolchains are kept: `KERNELWARD_CACHE`, else the user's cache folder."""
-    root = os.environ.get("KERNELWARD_CACHE") or os.path.join(
-        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kernelward"
-    )
-    return Path(root) / "emulator"
+    """Where toolchains are kept: `$XDG_CACHE_HOME/kernelward/emulator`, by default below `~/.cache`; a folder of the
+    user's own below the temporary directory where neither can be written.
+
+    Raises:
+        ToolchainError: no folder can be written that nobody else can.
+    """
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    for folder in (Path(root) / "kernelward", Path(tempfile.gettempdir()) / f"kernelward-{os.getuid()}"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            status = folder.stat()
+        except OSError:
+            continue
+        if status.st_uid == os.getuid() and not status.st_mode & 0o022 and os.access(folder, os.W_OK):
+            return folder / "emulator"
+    raise ToolchainError("no writable cache folder; set XDG_CACHE_HOME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +157,13 @@ class Toolchain:
         """
         folder = (root or default_folder()) / _fingerprint()
         folder.mkdir(parents=True, exist_ok=True)
-        for kind in kinds:
-            if (folder / kind / "done").exists():
+        for part in (_OBJECTS, *kinds):
+            if (folder / part / "done").exists():
                 continue
-            with (folder / f"{kind}.lock").open("w") as lock:
+            with (folder / f"{part}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if not (folder / kind / "done").exists():
-                    _make(folder, kind)
+                if not (folder / part / "done").exists():
+                    _make(folder, part)
         return cls(folder)
 
     def ready(self, kind: Kind) -> bool:
@@ -183,8 +201,8 @@ class Toolchain:
                 str(Path(work) / "extension.o"),
             ]
             _compile(command, Path(work))
-            link = [compiler(), "-shared", "-Wl,-Bsymbolic", "-Wl,-z,now", "-o", str(library)]
-            objects = sorted(str(path) for path in home.glob("*.o"))
+            link = [compiler(), *_linker_flags(), "-o", str(library)]
+            objects = sorted(str(path) for path in (self.folder / _OBJECTS).glob("*.o"))
             _compile([*link, str(Path(work) / "extension.o"), *objects], Path(work))
             number = len(list(directory.glob("extension-*.so")))
             target = directory / f"extension-{number}-{kind}-{os.getpid()}.so"
@@ -224,30 +242,29 @@ def _readable(stderr: str, work: Path) -> str:
     return "\n".join(lines)[:MAX_MESSAGE] or "the compiler failed without a message"
 
 
-def _make(folder: Path, kind: Kind) -> None:
-    work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{kind}-"))
+def _make(folder: Path, part: str) -> None:
+    """One part of a toolchain: the precompiled header of a kind, or the runtime's objects."""
+    work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{part}-"))
     try:
-        header = work / _PREFIX
-        header.write_text(f'#include "{INCLUDE / _HEADER}"\n')
-        jobs = [[*_flags(kind), "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]]
-        for name in _RUNTIME:
-            target = work / (Path(name).stem + ".o")
-            plain = [flag for flag in _flags(Kind.PLAIN) if flag != "-O1"]
-            extra = ["-DKW_RACES"] if kind is Kind.RACES else []
+        jobs = []
+        if part == _OBJECTS:
+            for name in _RUNTIME:
+                target, source = work / (Path(name).stem + ".o"), INCLUDE / "kernelward" / name
+                flags = [flag for flag in _flags(Kind.PLAIN) if flag not in ("-O1", "-g1")]
+                jobs.append([*flags, "-O2", "-I", str(INCLUDE), "-c", str(source), "-o", str(target)])
+        else:
+            header = work / _PREFIX
+            header.write_text(f'#include "{INCLUDE / _HEADER}"\n')
             jobs.append(
-                [*plain, "-O2", *extra, "-I", str(INCLUDE), "-c", str(INCLUDE / "kernelward" / name), "-o", str(target)]
+                [*_flags(Kind(part)), "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]
             )
         for job in jobs:
             done = subprocess.run([compiler(), *job], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ToolchainError(f"our own runtime does not compile:\n{done.stderr[:MAX_MESSAGE]}")
-        # The header's name is part of what the compiler checks, so the folder is renamed, not the file.
-        target_folder = folder / kind
-        if target_folder.exists():
-            shutil.rmtree(target_folder)
-        work.rename(target_folder)
-        target_folder.chmod(0o755)
-        (target_folder / "done").touch()
+        (work / "done").touch()
+        work.chmod(0o755)
+        work.rename(folder / part)
     except OSError as error:
         raise ToolchainError(f"{folder}: {error}") from error
     finally:

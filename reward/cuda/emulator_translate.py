@@ -398,6 +398,43 @@ def _default_edits(code: str, opening: int) -> list[Edit]:
     return edits
 
 
+# torch/extension.h brings in most of the standard library; ours does not, so what is used is included.
+_BY_NAME = {
+    "algorithm": "sort stable_sort nth_element partial_sort transform fill fill_n copy copy_n reverse find find_if count "
+    "count_if all_of any_of none_of for_each accumulate unique remove remove_if max_element min_element minmax clamp "
+    "lower_bound upper_bound generate equal swap_ranges iter_swap rotate shuffle next_permutation",
+    "numeric": "accumulate iota inner_product partial_sum gcd lcm reduce exclusive_scan inclusive_scan",
+    "functional": "function bind plus multiplies minus divides less greater hash ref cref multiplies placeholders",
+    "iostream": "cout cerr endl cin clog",
+    "map": "map multimap",
+    "set": "set multiset",
+    "unordered_map": "unordered_map",
+    "unordered_set": "unordered_set",
+    "mutex": "mutex lock_guard unique_lock once_flag call_once",
+    "thread": "thread",
+    "atomic": "atomic",
+    "chrono": "chrono",
+    "iomanip": "setprecision setw setfill",
+    "deque": "deque",
+    "queue": "queue priority_queue",
+    "stack": "stack",
+    "list": "list",
+    "random": "mt19937 uniform_real_distribution normal_distribution random_device",
+    "complex": "complex",
+    "bitset": "bitset",
+    "variant": "variant visit",
+    "string_view": "string_view",
+}
+_HEADER_OF = [(word, header) for header, words in _BY_NAME.items() for word in words.split()]
+_STD_NAME = re.compile(r"\bstd\s*::\s*(\w+)")
+
+
+def _implicit_includes(code: str) -> str:
+    used = set(_STD_NAME.findall(code))
+    headers = sorted({header for word, header in _HEADER_OF if word in used})
+    return "".join(f"#include <{header}>\n" for header in headers)
+
+
 def translate(source: ExtensionSource) -> Unit:
     """All sources of an extension as one C++ translation unit.
 
@@ -405,7 +442,7 @@ def translate(source: ExtensionSource) -> Unit:
         CompileFailure, Unsupported: see `translate_text`.
     """
     labels = source.labels or tuple(f"source[{i}]" for i in range(len(source.cpp) + len(source.cuda)))
-    parts: list[str] = []
+    parts = [_implicit_includes("\n".join((*source.cpp, *source.cuda)))]
     kernels = 0
     for index, (label, text) in enumerate(zip(labels, source.cpp + source.cuda, strict=True)):
         translated = translate_text(text, f"{index}_", tuple(source.headers))

@@ -13,9 +13,70 @@ std::vector<Function>& functions() {
   return table;
 }
 
+Function& add_function(const char* name, size_t parameters, bool (*run)(void*, const Value*, Value&), void* target) {
+  functions().push_back(Function{name, {}, parameters, {}, {}, run, target});
+  return functions().back();
+}
+void add_argument(Function& f, const char* name, const Value* fallback) {
+  f.names.push_back(name);
+  f.defaults.push_back(fallback ? std::make_unique<Value>(*fallback) : nullptr);
+}
+
 const Arg& absent() {
   static const Arg none;
   return none;
+}
+
+Arg::Arg() = default;
+Arg::Arg(const Arg& o) = default;
+Arg& Arg::operator=(const Arg& o) = default;
+Arg::~Arg() = default;
+Arg::Arg(const at::Tensor& t) : kind_(t.defined() ? kTensor : kNone), tensor_(t) {}
+Arg::Arg(const c10::Scalar& s) {
+  if (s.isFloatingPoint()) *this = Arg(s.toDouble());
+  else if (s.isBoolean()) *this = Arg(s.toBool());
+  else *this = Arg(s.toLong());
+}
+Arg::Arg(const char* s) : kind_(kString), text_(s) {}
+Arg::Arg(const std::string& s) : kind_(kString), text_(s) {}
+Arg::Arg(std::initializer_list<int64_t> list) : kind_(kInts), ints_(list) {}
+Arg::Arg(const std::vector<int64_t>& list) : kind_(kInts), ints_(list) {}
+Arg::Arg(const std::vector<int>& list) : kind_(kInts), ints_(list.begin(), list.end()) {}
+Arg::Arg(const c10::IntArrayRef& list) : kind_(kInts), ints_(list.vec()) {}
+Arg::Arg(std::initializer_list<at::Tensor> list) : kind_(kList), items_(list.begin(), list.end()) {}
+Arg::Arg(const std::vector<at::Tensor>& list) : kind_(kList), items_(list.begin(), list.end()) {}
+Arg::Arg(const at::TensorList& list) : kind_(kList), items_(list.begin(), list.end()) {}
+Arg::Arg(c10::ScalarType t) : kind_(kDtype), integer_(int(t)) {}
+Arg::Arg(const c10::TensorOptions& o) : kind_(kOptions), integer_(o.type), where_(o.where) {}
+Arg::Arg(const c10::Device& d) : kind_(kDevice), integer_(d.index()), where_(d.is_cuda()) {}
+Arg::Arg(c10::DeviceType d) : Arg(c10::Device(d)) {}
+Arg::Arg(c10::MemoryFormat f) : kind_(kFormat), integer_(int(f)) {}
+Arg::Arg(c10::Layout) : kind_(kNone) {}
+Arg::Arg(std::nullopt_t) : kind_(kNone) {}
+Arg::Arg(at::indexing::None_t) : kind_(kNone) {}
+Arg::Arg(at::indexing::Ellipsis_t) : kind_(kEllipsis) {}
+Arg::Arg(const at::indexing::Slice& s)
+    : kind_(kSlice), ints_{s.start.value_or(0), s.stop.value_or(0), s.step.value_or(1)},
+      integer_((s.start ? 0 : 1) | (s.stop ? 0 : 2) | (s.step ? 0 : 4)) {}
+Arg Arg::list(std::initializer_list<Arg> items) {
+  Arg a;
+  a.kind_ = kList;
+  a.items_ = items;
+  return a;
+}
+
+TensorImpl* make_impl(const Value& v) { return v.kind == kTensor ? new TensorImpl{v, 1} : nullptr; }
+void drop_impl(TensorImpl* impl) {
+  if (--impl->references) return;
+  if (host && impl->meta.handle) host->release(impl->meta.handle);
+  delete impl;
+}
+void undefined_tensor() { throw c10::Error("the tensor is undefined"); }
+void wrong_scalar_type(c10::ScalarType wanted, c10::ScalarType found) {
+  throw c10::Error(std::string("expected scalar type ") + c10::toString(wanted) + " but found " + c10::toString(found));
+}
+void wrong_dimension(int64_t i, int64_t n) {
+  throw c10::IndexError(c10::str("Dimension out of range (expected to be in range of [", -n, ", ", n - 1, "], but got ", i, ")"));
 }
 
 void Arg::fill(Value& v) const {
@@ -162,7 +223,7 @@ __attribute__((visibility("default"))) int kw_invoke(const char* name, const kw:
       if (f.name != name) continue;
       found = true;
       std::vector<kw::Value> values;
-      if (arrange(f, args, n, keywords, nk, values) && f.run(values.data(), *out)) return kOk;
+      if (arrange(f, args, n, keywords, nk, values) && f.run(f.target, values.data(), *out)) return kOk;
     }
     last_error = found ? std::string(name) + "(): incompatible function arguments." : std::string("no function ") + name;
     return found ? kTypeError : kNoFunction;

@@ -1,8 +1,5 @@
 // Exporting host functions to Python: PYBIND11_MODULE, m.def, and the conversions of arguments and results.
 #pragma once
-#include <functional>
-#include <map>
-
 #include "kernelward/macros.h"
 
 namespace kw {
@@ -157,9 +154,12 @@ struct Function {
   size_t parameters;
   std::vector<std::string> names;                  // empty: positional only
   std::vector<std::unique_ptr<Value>> defaults;    // parallel to names; null where required
-  std::function<bool(const Value* args, Value& out)> run;  // false: an argument has the wrong type
+  bool (*run)(void* target, const Value* args, Value& out);  // false: an argument has the wrong type
+  void* target;                                    // the function, or a copy of the callable
 };
 std::vector<Function>& functions();
+Function& add_function(const char* name, size_t parameters, bool (*run)(void*, const Value*, Value&), void* target);
+void add_argument(Function& f, const char* name, const Value* fallback);
 
 template <class R, class... P, class F, size_t... I>
 bool invoke(F& f, const Value* args, Value& out, std::index_sequence<I...>) {
@@ -169,15 +169,17 @@ bool invoke(F& f, const Value* args, Value& out, std::index_sequence<I...>) {
   else give(out, static_cast<std::decay_t<R>>(f(static_cast<P>(std::get<I>(values))...)));
   return true;
 }
-template <class R, class... P, class F> Function& define(const char* name, F f) {
-  functions().push_back(Function{});
-  Function& entry = functions().back();
-  entry.name = name;
-  entry.parameters = sizeof...(P);
-  entry.run = [f](const Value* args, Value& out) mutable { return invoke<R, P...>(f, args, out, std::index_sequence_for<P...>{}); };
-  return entry;
+template <class R, class... P> Function& export_function(const char* name, R (*f)(P...)) {
+  return add_function(name, sizeof...(P), [](void* target, const Value* args, Value& out) {
+    auto f = reinterpret_cast<R (*)(P...)>(target);
+    return invoke<R, P...>(f, args, out, std::index_sequence_for<P...>{});
+  }, reinterpret_cast<void*>(f));
 }
-template <class R, class... P> Function& export_function(const char* name, R (*f)(P...)) { return define<R, P...>(name, f); }
+template <class R, class... P, class F> Function& define(const char* name, F f) {
+  return add_function(name, sizeof...(P), [](void* target, const Value* args, Value& out) {
+    return invoke<R, P...>(*static_cast<F*>(target), args, out, std::index_sequence_for<P...>{});
+  }, new F(std::move(f)));
+}
 template <class F> struct Callable : Callable<decltype(&F::operator())> {};
 template <class C, class R, class... P> struct Callable<R (C::*)(P...) const> {
   template <class F> static Function& add(const char* name, F f) { return define<R, P...>(name, f); }
@@ -199,8 +201,8 @@ struct arg {
   arg& none(bool = true) { return *this; }
 };
 struct arg_v : arg {
-  std::shared_ptr<kw::Value> value = std::make_shared<kw::Value>();
-  template <class T> arg_v(const arg& a, const T& v) : arg(a) { kw::give(*value, v); }
+  kw::Value value{};
+  template <class T> arg_v(const arg& a, const T& v) : arg(a) { kw::give(value, v); }
   arg_v(const arg& a, std::nullopt_t) : arg(a) {}
 };
 template <class T> arg_v arg::operator=(const T& value) const { return arg_v(*this, value); }
@@ -224,8 +226,8 @@ class module_ {
 
  private:
   static void note(kw::Function& f, const char* doc) { f.doc = doc; }
-  static void note(kw::Function& f, const arg& a) { f.names.push_back(a.name); f.defaults.emplace_back(); }
-  static void note(kw::Function& f, const arg_v& a) { f.names.push_back(a.name); f.defaults.push_back(std::make_unique<kw::Value>(*a.value)); }
+  static void note(kw::Function& f, const arg& a) { kw::add_argument(f, a.name, nullptr); }
+  static void note(kw::Function& f, const arg_v& a) { kw::add_argument(f, a.name, &a.value); }
   template <class T> static void note(kw::Function&, const call_guard<T>&) {}
   static void note(kw::Function&, return_value_policy) {}
   std::string doc_;

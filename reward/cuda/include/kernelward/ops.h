@@ -24,9 +24,12 @@ namespace kw {
 // One argument of an operator: whatever torch's C++ signatures accept, brace lists included.
 class Arg {
  public:
-  Arg() = default;
-  Arg(const at::Tensor& t) : kind_(t.defined() ? kTensor : kNone), tensor_(t) {}
-  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>> Arg(T v) {
+  Arg();
+  Arg(const at::Tensor& t);
+  Arg(const Arg& o);
+  Arg& operator=(const Arg& o);
+  ~Arg();
+  template <class T, class = std::enable_if_t<std::is_arithmetic_v<T>>> Arg(T v) : Arg() {
     if constexpr (std::is_same_v<T, bool>) { kind_ = kBool; integer_ = v; }
     else if constexpr (std::is_floating_point_v<T>) { kind_ = kDouble; real_ = double(v); }
     else { kind_ = kInt; integer_ = int64_t(v); }
@@ -34,38 +37,28 @@ class Arg {
   Arg(at::Reduction::Reduction r) : Arg(int(r)) {}
   Arg(c10::Half v) : Arg(float(v)) {}
   Arg(c10::BFloat16 v) : Arg(float(v)) {}
-  Arg(const c10::Scalar& s) : Arg() {
-    if (s.isFloatingPoint()) *this = Arg(s.toDouble());
-    else if (s.isBoolean()) *this = Arg(s.toBool());
-    else *this = Arg(s.toLong());
-  }
-  Arg(const char* s) : kind_(kString), text_(s) {}
-  Arg(const std::string& s) : kind_(kString), text_(s) {}
-  Arg(std::initializer_list<int64_t> list) : kind_(kInts), ints_(list) {}
-  Arg(const std::vector<int64_t>& list) : kind_(kInts), ints_(list) {}
-  Arg(const std::vector<int>& list) : kind_(kInts), ints_(list.begin(), list.end()) {}
-  Arg(const c10::IntArrayRef& list) : kind_(kInts), ints_(list.vec()) {}
-  Arg(std::initializer_list<at::Tensor> list) : kind_(kList) { for (auto& t : list) items_.emplace_back(t); }
-  Arg(const std::vector<at::Tensor>& list) : kind_(kList) { for (auto& t : list) items_.emplace_back(t); }
-  Arg(const at::TensorList& list) : kind_(kList) { for (auto& t : list) items_.emplace_back(t); }
-  Arg(c10::ScalarType t) : kind_(kDtype), integer_(int(t)) {}
-  Arg(const c10::TensorOptions& o) : kind_(kOptions), integer_(o.type), where_(o.where) {}
-  Arg(const c10::Device& d) : kind_(kDevice), integer_(d.index()), where_(d.is_cuda()) {}
-  Arg(c10::DeviceType d) : Arg(c10::Device(d)) {}
-  Arg(c10::MemoryFormat f) : kind_(kFormat), integer_(int(f)) {}
-  Arg(c10::Layout) : kind_(kNone) {}
-  Arg(std::nullopt_t) : kind_(kNone) {}
-  Arg(at::indexing::None_t) : kind_(kNone) {}
-  Arg(at::indexing::Ellipsis_t) : kind_(kEllipsis) {}
-  Arg(const at::indexing::Slice& s) : kind_(kSlice), ints_{s.start.value_or(0), s.stop.value_or(0), s.step.value_or(1)},
-      integer_((s.start ? 0 : 1) | (s.stop ? 0 : 2) | (s.step ? 0 : 4)) {}
-  template <class T> Arg(const std::optional<T>& v) { if (v) *this = Arg(*v); else kind_ = kNone; }
-  static Arg list(std::initializer_list<Arg> items) {
-    Arg a;
-    a.kind_ = kList;
-    a.items_ = items;
-    return a;
-  }
+  Arg(const c10::Scalar& s);
+  Arg(const char* s);
+  Arg(const std::string& s);
+  Arg(std::initializer_list<int64_t> list);
+  Arg(const std::vector<int64_t>& list);
+  Arg(const std::vector<int>& list);
+  Arg(const c10::IntArrayRef& list);
+  Arg(std::initializer_list<at::Tensor> list);
+  Arg(const std::vector<at::Tensor>& list);
+  Arg(const at::TensorList& list);
+  Arg(c10::ScalarType t);
+  Arg(const c10::TensorOptions& o);
+  Arg(const c10::Device& d);
+  Arg(c10::DeviceType d);
+  Arg(c10::MemoryFormat f);
+  Arg(c10::Layout);
+  Arg(std::nullopt_t);
+  Arg(at::indexing::None_t);
+  Arg(at::indexing::Ellipsis_t);
+  Arg(const at::indexing::Slice& s);
+  template <class T> Arg(const std::optional<T>& v) : Arg() { if (v) *this = Arg(*v); else kind_ = kNone; }
+  static Arg list(std::initializer_list<Arg> items);
   bool given() const { return kind_ >= 0; }
   void fill(Value& v) const;
 
@@ -99,101 +92,11 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> call_triple(const char* na
 
 namespace at {
 
-#define KW_DEFINE(NAME)                                                                                              \
-  inline Tensor Tensor::NAME(const kw::Arg& a, const kw::Arg& b, const kw::Arg& c, const kw::Arg& d) const {         \
-    kw::Arg self(*this);                                                                                             \
-    return kw::call("." #NAME, {&self, &a, &b, &c, &d});                                                             \
-  }
-KW_TENSOR_METHODS(KW_DEFINE)
-#undef KW_DEFINE
-#define KW_DEFINE(NAME)                                                                                              \
-  inline Tensor& Tensor::NAME(const kw::Arg& a, const kw::Arg& b, const kw::Arg& c, const kw::Arg& d) const {        \
-    kw::Arg self(*this);                                                                                             \
-    Tensor r = kw::call("." #NAME, {&self, &a, &b, &c, &d});                                                         \
-    kw::Value& mine = impl_->meta;                                                                                   \
-    int64_t handle = mine.handle;                                                                                    \
-    mine = r.meta();                                                                                                 \
-    mine.handle = handle;                                                                                            \
-    return const_cast<Tensor&>(*this);                                                                               \
-  }
-KW_TENSOR_INPLACE(KW_DEFINE)
-#undef KW_DEFINE
-
-inline Tensor Tensor::contiguous(MemoryFormat format) const {
-  if (is_contiguous(format)) return *this;
-  kw::Arg self(*this), f(format);
-  return kw::call(".contiguous", {&self, &f});
-}
-inline Tensor Tensor::clone() const { kw::Arg self(*this); return kw::call(".clone", {&self}); }
-inline Tensor Tensor::cuda() const { kw::Arg self(*this), d(kCUDA); return is_cuda() ? *this : kw::call(".to", {&self, &d}); }
-inline Tensor Tensor::cpu() const { kw::Arg self(*this), d(kCPU); return is_cpu() ? *this : kw::call(".to", {&self, &d}); }
-inline Tensor Tensor::to(const kw::Arg& a, const kw::Arg& b, const kw::Arg& c, const kw::Arg& d) const {
-  kw::Arg self(*this);
-  return kw::call(".to", {&self, &a, &b, &c, &d});
-}
-inline Tensor Tensor::to(ScalarType t) const { kw::Arg self(*this), a(t); return t == scalar_type() ? *this : kw::call(".to", {&self, &a}); }
-inline Tensor Tensor::reshape1(std::initializer_list<int64_t> sizes) const { return reshape(kw::Arg(sizes)); }
-inline Scalar Tensor::item() const { kw::Arg self(*this); return kw::call_scalar(".item", {&self}); }
-inline int64_t Tensor::storage_offset() const { kw::Arg self(*this); return kw::call_scalar(".storage_offset", {&self}).toLong(); }
-#define KW_PAIR_METHOD(NAME)                                                          \
-  inline std::tuple<Tensor, Tensor> Tensor::NAME(int64_t dim, bool flag) const {      \
-    kw::Arg self(*this), a(dim), b(flag);                                             \
-    return kw::call_pair("." #NAME, {&self, &a, &b});                                 \
-  }
-KW_PAIR_METHOD(max) KW_PAIR_METHOD(min) KW_PAIR_METHOD(sort)
-#undef KW_PAIR_METHOD
-inline std::tuple<Tensor, Tensor> Tensor::topk(int64_t k, int64_t dim, bool largest, bool sorted) const {
-  kw::Arg self(*this), a(k), b(dim), c(largest), d(sorted);
-  return kw::call_pair(".topk", {&self, &a, &b, &c, &d});
-}
-inline Tensor Tensor::max() const { kw::Arg self(*this); return kw::call(".max", {&self}); }
-inline Tensor Tensor::min() const { kw::Arg self(*this); return kw::call(".min", {&self}); }
-inline Tensor Tensor::max(const Tensor& o) const { kw::Arg self(*this), a(o); return kw::call(".maximum", {&self, &a}); }
-inline Tensor Tensor::min(const Tensor& o) const { kw::Arg self(*this), a(o); return kw::call(".minimum", {&self, &a}); }
-inline std::vector<Tensor> Tensor::split(int64_t size, int64_t dim) const {
-  kw::Arg self(*this), a(size), b(dim);
-  return kw::call_list(".split", {&self, &a, &b});
-}
-inline std::vector<Tensor> Tensor::chunk(int64_t chunks, int64_t dim) const {
-  kw::Arg self(*this), a(chunks), b(dim);
-  return kw::call_list(".chunk", {&self, &a, &b});
-}
-inline std::vector<Tensor> Tensor::unbind(int64_t dim) const {
-  kw::Arg self(*this), a(dim);
-  return kw::call_list(".unbind", {&self, &a});
-}
-inline Tensor Tensor::index(const kw::Arg& where) const { kw::Arg self(*this); return kw::call("__getitem__", {&self, &where}); }
-inline Tensor Tensor::index(std::initializer_list<kw::Arg> where) const {
-  kw::Arg self(*this), list = kw::Arg::list(where);
-  return kw::call("__getitem__", {&self, &list});
-}
-inline Tensor& Tensor::index_put_(std::initializer_list<kw::Arg> where, const kw::Arg& value) {
-  kw::Arg self(*this), list = kw::Arg::list(where);
-  kw::call_inplace("__setitem__", {&self, &list, &value});
-  return *this;
-}
-inline Tensor Tensor::operator[](int64_t i) const { return select(0, i); }
-inline Tensor Tensor::operator[](const Tensor& i) const { return index(kw::Arg(i)); }
-inline Tensor Tensor::operator-() const { return neg(); }
-inline Tensor& Tensor::operator+=(const kw::Arg& o) { return add_(o); }
-inline Tensor& Tensor::operator-=(const kw::Arg& o) { return sub_(o); }
-inline Tensor& Tensor::operator*=(const kw::Arg& o) { return mul_(o); }
-inline Tensor& Tensor::operator/=(const kw::Arg& o) { return div_(o); }
-
-#define KW_OPERATOR(SIGN, NAME, SCALAR_LEFT)                                                                    \
-  inline Tensor operator SIGN(const Tensor& a, const Tensor& b) { return a.NAME(b); }                           \
-  inline Tensor operator SIGN(const Tensor& a, const Scalar& b) { return a.NAME(b); }                           \
-  inline Tensor operator SIGN(const Scalar& a, const Tensor& b) { SCALAR_LEFT; }
-KW_OPERATOR(+, add, return b.add(a))
-KW_OPERATOR(*, mul, return b.mul(a))
-KW_OPERATOR(-, sub, return b.neg().add(a))
-KW_OPERATOR(/, div, return b.reciprocal().mul(a))
-KW_OPERATOR(<, lt, return b.gt(a))
-KW_OPERATOR(>, gt, return b.lt(a))
-KW_OPERATOR(<=, le, return b.ge(a))
-KW_OPERATOR(>=, ge, return b.le(a))
-KW_OPERATOR(==, eq, return b.eq(a))
-KW_OPERATOR(!=, ne, return b.ne(a))
+#define KW_OPERATOR(SIGN)                                                                    \
+  Tensor operator SIGN(const Tensor& a, const Tensor& b);                                                       \
+  Tensor operator SIGN(const Tensor& a, const Scalar& b);                                                       \
+  Tensor operator SIGN(const Scalar& a, const Tensor& b);
+KW_OPERATOR(+) KW_OPERATOR(-) KW_OPERATOR(*) KW_OPERATOR(/) KW_OPERATOR(<) KW_OPERATOR(>) KW_OPERATOR(<=) KW_OPERATOR(>=) KW_OPERATOR(==) KW_OPERATOR(!=)
 #undef KW_OPERATOR
 
 #define KW_FUNCTIONS(X)                                                                                             \
@@ -217,17 +120,12 @@ KW_OPERATOR(!=, ne, return b.ne(a))
   X(trunc) X(unsqueeze) X(upsample_bilinear2d) X(upsample_nearest2d) X(var) X(vstack) X(where) X(zeros) X(zeros_like) \
   X(hstack) X(bernoulli) X(native_dropout) X(swapaxes) X(logical_not) X(isfinite) X(bitwise_and) X(multinomial)
 
-#define KW_DEFINE(NAME)                                                                                              \
-  inline Tensor NAME(const kw::Arg& a, const kw::Arg& b = kw::absent(), const kw::Arg& c = kw::absent(),             \
-                     const kw::Arg& d = kw::absent(), const kw::Arg& e = kw::absent(),                               \
-                     const kw::Arg& f = kw::absent(), const kw::Arg& g = kw::absent(),                               \
-                     const kw::Arg& h = kw::absent(), const kw::Arg& i = kw::absent()) {                             \
-    return kw::call(#NAME, {&a, &b, &c, &d, &e, &f, &g, &h, &i});                                                    \
-  }
-KW_FUNCTIONS(KW_DEFINE)
-#undef KW_DEFINE
-#undef KW_FUNCTIONS
-
+#define KW_DECLARE(NAME)                                                                                             \
+  Tensor NAME(const kw::Arg& a, const kw::Arg& b = kw::absent(), const kw::Arg& c = kw::absent(),                    \
+              const kw::Arg& d = kw::absent(), const kw::Arg& e = kw::absent(), const kw::Arg& f = kw::absent(),     \
+              const kw::Arg& g = kw::absent(), const kw::Arg& h = kw::absent(), const kw::Arg& i = kw::absent());
+KW_FUNCTIONS(KW_DECLARE)
+#undef KW_DECLARE
 inline Tensor max(const Tensor& x) { return x.max(); }
 inline Tensor min(const Tensor& x) { return x.min(); }
 inline Tensor max(const Tensor& x, const Tensor& y) { return x.max(y); }

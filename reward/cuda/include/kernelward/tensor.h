@@ -17,13 +17,16 @@ class Arg;
 const Arg& absent();
 extern const Host* host;  // set once by Python before the first call
 
+// Counted by hand and defined out of line (host.cpp): what every candidate would instantiate is compiled once.
 struct TensorImpl {
   Value meta;
-  explicit TensorImpl(const Value& v) : meta(v) {}
-  ~TensorImpl() { if (host && meta.handle) host->release(meta.handle); }
-  TensorImpl(const TensorImpl&) = delete;
-  TensorImpl& operator=(const TensorImpl&) = delete;
+  long references;
 };
+TensorImpl* make_impl(const Value& v);
+void drop_impl(TensorImpl* impl);
+[[noreturn]] void undefined_tensor();
+[[noreturn]] void wrong_scalar_type(c10::ScalarType wanted, c10::ScalarType found);
+[[noreturn]] void wrong_dimension(int64_t i, int64_t n);
 }  // namespace kw
 
 // Operators reached as methods, with the arguments of their ATen schema.
@@ -84,25 +87,25 @@ template <class T, size_t N> using TensorAccessor = PackedTensorAccessor<T, N>;
 class Tensor {
  public:
   Tensor() = default;
-  explicit Tensor(const kw::Value& v) { if (v.kind == kw::kTensor) impl_ = std::make_shared<kw::TensorImpl>(v); }
+  explicit Tensor(const kw::Value& v) : impl_(kw::make_impl(v)) {}
+  Tensor(const Tensor& o) : impl_(o.impl_) { if (impl_) impl_->references++; }
+  Tensor(Tensor&& o) noexcept : impl_(o.impl_) { o.impl_ = nullptr; }
+  Tensor& operator=(Tensor o) noexcept { std::swap(impl_, o.impl_); return *this; }
+  ~Tensor() { if (impl_) kw::drop_impl(impl_); }
 
-  bool defined() const { return bool(impl_); }
+  bool defined() const { return impl_ != nullptr; }
   explicit operator bool() const { return defined(); }
   const kw::Value& meta() const {
-    if (!impl_) throw c10::Error("tensor does not have a device (it is undefined)");
+    if (!impl_) kw::undefined_tensor();
     return impl_->meta;
   }
   int64_t dim() const { return meta().ndim; }
   int64_t ndimension() const { return dim(); }
   int64_t size(int64_t i) const { return meta().sizes[wrap(i)]; }
   int64_t stride(int64_t i) const { return meta().strides[wrap(i)]; }
-  IntArrayRef sizes() const { return IntArrayRef(meta().sizes, size_t(dim())); }
-  IntArrayRef strides() const { return IntArrayRef(meta().strides, size_t(dim())); }
-  int64_t numel() const {
-    int64_t n = 1;
-    for (int i = 0; i < meta().ndim; i++) n *= meta().sizes[i];
-    return n;
-  }
+  IntArrayRef sizes() const;
+  IntArrayRef strides() const;
+  int64_t numel() const;
   bool is_same(const Tensor& o) const { return impl_ == o.impl_ || (impl_ && o.impl_ && meta().data == o.meta().data); }
   size_t element_size() const { return elementSize(scalar_type()); }
   size_t itemsize() const { return element_size(); }
@@ -114,9 +117,7 @@ class Tensor {
   template <class T> T* data_ptr() const {
     constexpr ScalarType want = CppTypeToScalarType<std::remove_const_t<T>>::value;
     static_assert(want != ScalarType::Undefined, "data_ptr<T>: torch has no scalar type for T");
-    if (!defined()) throw c10::Error("data_ptr() on an undefined tensor");
-    if (scalar_type() != want)
-      throw c10::Error(std::string("expected scalar type ") + toString(want) + " but found " + toString(scalar_type()));
+    if (scalar_type() != want) kw::wrong_scalar_type(want, scalar_type());
     return static_cast<T*>(meta().data);
   }
   template <class T> const T* const_data_ptr() const { return data_ptr<T>(); }
@@ -137,21 +138,8 @@ class Tensor {
   ScalarType scalar_type() const { return ScalarType(meta().dtype); }
   ScalarType dtype() const { return scalar_type(); }
   ScalarType type() const { return scalar_type(); }
-  TensorOptions options() const { return TensorOptions(scalar_type()).device(device()); }
-  bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const {
-    static const int order4[] = {1, 3, 2, 0}, order5[] = {1, 4, 3, 2, 0};
-    int64_t expected = 1;
-    int n = meta().ndim;
-    bool last = (format == MemoryFormat::ChannelsLast && n == 4) || (format == MemoryFormat::ChannelsLast3d && n == 5);
-    if (!last && format != MemoryFormat::Contiguous && format != MemoryFormat::Preserve) return false;
-    for (int k = 0; k < n; k++) {
-      int i = !last ? n - 1 - k : n == 4 ? order4[k] : order5[k];
-      if (meta().sizes[i] == 0) return true;
-      if (meta().sizes[i] != 1 && meta().strides[i] != expected) return false;
-      expected *= meta().sizes[i];
-    }
-    return true;
-  }
+  TensorOptions options() const;
+  bool is_contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
   bool is_non_overlapping_and_dense() const { return is_contiguous(); }
 
   Tensor contiguous(MemoryFormat format = MemoryFormat::Contiguous) const;
@@ -224,8 +212,7 @@ class Tensor {
   Tensor reshape1(std::initializer_list<int64_t> sizes) const;
   int64_t wrap(int64_t i) const {
     int64_t n = dim(), k = i < 0 ? i + n : i;
-    if (k < 0 || k >= n)
-      throw c10::IndexError(c10::str("Dimension out of range (expected to be in range of [", -n, ", ", n - 1, "], but got ", i, ")"));
+    if (k < 0 || k >= n) kw::wrong_dimension(i, n);
     return k;
   }
   template <class R, class T, size_t N> R packed() const {
@@ -233,7 +220,7 @@ class Tensor {
       throw c10::Error(c10::str("TensorAccessor expected ", N, " dims but tensor has ", dim()));
     return R(data_ptr<T>(), meta().sizes, meta().strides);
   }
-  std::shared_ptr<kw::TensorImpl> impl_;
+  kw::TensorImpl* impl_ = nullptr;
 };
 
 }  // namespace at
