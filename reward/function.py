@@ -378,7 +378,7 @@ class KernelReward:
                 len(verdicts),
                 first.verdict.value,
                 first.reason or "no reason",
-                first.message[:500],
+                _shortened(first.message),
                 self.config.name,
             )
 
@@ -405,6 +405,11 @@ def _protocol_facts(ref: str) -> tuple[str, bool]:
     if isinstance(spec.entries, str):
         return spec.hash, True
     return spec.hash, any(entry.seed_policy == "secret" for entry in spec.entries)
+
+
+def _shortened(text: str, limit: int = 600) -> str:
+    """The beginning and the end of a long text (the end of a traceback says what happened)."""
+    return text if len(text) <= limit else f"{text[: limit // 3]} [...] {text[-(limit - limit // 3) :]}"
 
 
 def _remove(path: Path) -> None:

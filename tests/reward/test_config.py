@@ -102,7 +102,11 @@ def test_errors_name_the_file_the_line_and_the_key(text: str, said: str) -> None
 
 
 def test_an_unknown_configuration_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="Packaged: default, speed"):
+    with pytest.raises(InputError, match="Packaged: default, own-kernel, speed"):
         RewardConfig.load("defualt")
     with pytest.raises(InputError, match="cannot read it"):
         RewardConfig.load(tmp_path / "missing.yaml")
+
+
+def test_own_kernel_refuses_candidates_that_compute_with_torch() -> None:
+    assert RewardConfig.load("own-kernel").judge.screen.torch_ops == "deny"
