@@ -61,9 +61,9 @@ def _report_own_fault(error: Exception) -> None:
     )
 
 
-def run(app: typer.Typer) -> NoReturn:
-    """Run the console script and leave with its exit code."""
-    app(prog_name="kernelward")
+def run(app: typer.Typer, program: str = "kernelward") -> NoReturn:
+    """Run a program and leave with its exit code."""
+    app(prog_name=program)
     sys.exit(0)
 
 

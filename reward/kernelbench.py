@@ -58,9 +58,9 @@ class Answer:
 class OfficialChecker:
     """Judges candidates with a KernelBench checkout, one process per candidate.
 
-    The candidate shares that process with the reference and the comparison, as KernelBench has it, and runs with the
-    user's rights under limits of time, memory and processes. A pass here is therefore weak evidence: as a first stage
-    it may only refuse.
+    The candidate shares that process with the reference and the comparison, as KernelBench has it: a pass here is weak
+    evidence, and as a first stage it may only refuse. Towards the machine it is confined: no network, writes to its own
+    temporary directory only, no privileges, limits of time, memory and processes, as far as the machine offers them.
 
     Args:
         checkout: folder of the checkout.
@@ -69,6 +69,7 @@ class OfficialChecker:
         trials: correctness trials (KernelBench's scripts use five).
         precision: fp32, fp16 or bf16.
         limits: memory and processes; its times are not used.
+        confine: false runs the candidate with the user's rights, for machines where the checker fails otherwise.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class OfficialChecker:
         trials: int = 5,
         precision: Literal["fp32", "fp16", "bf16"] = "fp32",
         limits: Limits | None = None,
+        confine: bool = True,
     ) -> None:
         self.checkout = checkout.expanduser().resolve()
         self.device = device
         self.time_limit = time_limit
         self.trials = trials
         self.precision = precision
+        self.confine = confine
         self.limits = limits or Limits(memory_bytes=96 * GIB, tmp_bytes=8 * GIB, processes=4096)
 
     def probe(self) -> dict[str, Any]:
@@ -116,7 +119,7 @@ class OfficialChecker:
             "precision": self.precision,
             "backend": "triton" if backend == "triton" else "cuda",
         }
-        outcome, reason, message = _read_answer(self._ask(request, self.time_limit), self.time_limit)
+        outcome, reason, message = read_answer(self._ask(request, self.time_limit), self.time_limit)
         return Verdict(
             outcome,
             reason,
@@ -140,7 +143,8 @@ class OfficialChecker:
         for name, fd in zip(("control", "lifeline", "reply"), passed, strict=True):
             command += [f"--{name}", str(fd)]
         environment = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": visible_device(self.device)}
-        body = json.dumps({**request, "checkout": str(self.checkout), "limits": self.limits.to_dict()}).encode()
+        settings = {"checkout": str(self.checkout), "device": self.device, "confine": self.confine}
+        body = json.dumps({**request, **settings, "limits": self.limits.to_dict()}).encode()
         with ours, os.fdopen(reply, "rb") as pipe:
             try:
                 child = subprocess.Popen(
@@ -207,7 +211,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
         child.wait()
 
 
-def _read_answer(answer: Answer, time_limit: float) -> tuple[Outcome, str, str]:
+def read_answer(answer: Answer, time_limit: float) -> tuple[Outcome, str, str]:
     """(outcome, reason, message) of what came back."""
     reply = answer.reply
     if reply is None:

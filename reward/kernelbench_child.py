@@ -19,11 +19,12 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .sandbox import linux
+from .sandbox import isolation, linux
+from .sandbox.isolation import IsolationReport
 from .sandbox.limits import Limits
 from .sandbox.supervisor import Supervisor
 
@@ -34,6 +35,9 @@ UNRELATED = (
 )
 #: What its evaluation imports; a stand-in is served only where the real one is not installed.
 SUPPORTING = ("pydantic", "requests", "tqdm", "transformers", "google")
+
+#: Layers that a candidate under the real checker goes without: its own /proc and mounts need a process 1 of its own.
+_LEFT_OUT = ("pid-namespace", "mount-namespace")
 
 
 class Absent:
@@ -159,8 +163,12 @@ def evaluate(module: types.ModuleType, request: dict[str, Any]) -> dict[str, Any
     }
 
 
-def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """The reply to a request; whatever the checkout lets escape is part of it."""
+def answer(request: dict[str, Any], confine: Callable[[], None]) -> dict[str, Any]:
+    """The reply to a request; whatever the checkout lets escape is part of it.
+
+    Args:
+        confine: called between the checkout's import and the first line of the candidate.
+    """
     stage = "import"
     try:
         finder = install_stand_ins()
@@ -168,6 +176,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         if request["op"] == "probe":
             known = list(inspect.signature(module.eval_kernel_against_ref).parameters)
             return {"status": "probe", "parameters": known, "stand_ins": sorted(finder.served)}
+        confine()
         stage = "evaluation"
         return evaluate(module, request)
     except Exception as error:
@@ -176,16 +185,32 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return {"status": "raised", "stage": stage, "error": f"{kind}: {error}"[:2000]}
 
 
-def run(request: dict[str, Any], reply: int, output: int, directory: Path) -> None:
+def run(
+    request: dict[str, Any], reply: int, output: int, directory: Path, limits: Limits, report: IsolationReport | None
+) -> None:
     """In the fork: answer the request in a session and a directory of its own."""
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.chdir(directory)
-    os.environ.update(TMPDIR=str(directory), TORCH_EXTENSIONS_DIR=str(directory / "extensions"))
+    own = str(directory)
+    os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME"), own))
+    os.environ.update(TORCH_EXTENSIONS_DIR=f"{own}/extensions", TRITON_CACHE_DIR=f"{own}/triton")
+    tempfile.tempdir = None
+
+    def confine() -> None:
+        device = request["device"].partition(":")[0]
+        if device == "cuda":
+            import torch
+
+            torch.cuda.init()
+        if report is not None:
+            rules = isolation.readable(device, own_proc=False, extra=[Path(request["checkout"])])
+            isolation.lock_down(report, rules, directory, limits, device)
+
     with os.fdopen(reply, "w", encoding="utf-8") as pipe:
-        json.dump(answer(request), pipe)
+        json.dump(answer(request, confine), pipe)
     os._exit(0)
 
 
@@ -198,16 +223,21 @@ def main() -> None:
     for fd in (options.control, options.lifeline, options.reply):
         os.set_inheritable(fd, False)
     request = json.loads(sys.stdin.buffer.read())
+    limits = Limits.from_dict(request["limits"])
+    report = isolation.choose(without=_LEFT_OUT) if request["confine"] else None
+    if report is not None:
+        if "user-namespace" in report:
+            isolation.enter_user_namespace()
+        isolation.enter_namespaces(report, limits, ())
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    control = socket.socket(fileno=options.control)
     with tempfile.TemporaryDirectory(prefix="kernelward-official-", ignore_cleanup_errors=True) as name:
-        Supervisor(
-            control=socket.socket(fileno=options.control),
-            lifeline=options.lifeline,
-            limits=Limits.from_dict(request["limits"]),
-            start=lambda output: run(request, options.reply, output, Path(name)),
-            directory=Path(name),
-            alone=False,
-        ).run()
+        directory = Path(name)
+
+        def start(output: int) -> None:
+            run(request, options.reply, output, directory, limits, report)
+
+        Supervisor(control, options.lifeline, limits, start, directory, alone=False).run()
 
 
 if __name__ == "__main__":

@@ -162,6 +162,9 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 CheckoutOption = Annotated[Path, typer.Option("--checkout", help="Folder of a KernelBench checkout.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="cuda or cuda:N.")]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for one candidate under the real checker.")]
+UnconfinedOption = Annotated[
+    bool, typer.Option("--unconfined", help="Run candidates of the real checker with your own rights.")
+]
 
 
 @app.command()
@@ -171,9 +174,10 @@ def evaluate(
     checkout: CheckoutOption,
     device: DeviceOption = "cuda",
     time_limit: LimitOption = TIME_LIMIT_S,
+    unconfined: UnconfinedOption = False,
 ) -> None:
     """Judge one candidate with the checkout's own evaluation; prints the verdict as JSON."""
-    checker = OfficialChecker(checkout, resolve_device(device), time_limit=time_limit)
+    checker = OfficialChecker(checkout, resolve_device(device), time_limit=time_limit, confine=not unconfined)
     try:
         source = candidate.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -192,6 +196,7 @@ def parity(
     protocol: Annotated[str, typer.Option("--protocol", help="Ours to hold against it.")] = "kernelbench-head",
     device: DeviceOption = "cuda",
     time_limit: LimitOption = TIME_LIMIT_S,
+    unconfined: UnconfinedOption = False,
     fail_under: Annotated[float | None, typer.Option("--fail-under", help="Exit 1 below this share.")] = None,
     as_json: Annotated[bool, typer.Option("--json")] = False,
 ) -> None:
@@ -202,7 +207,7 @@ def parity(
         if row.error:
             print(f"left out: {row.where}: {row.error}", file=sys.stderr)
     name = resolve_device(device)
-    checker = OfficialChecker(checkout, name, time_limit=time_limit)
+    checker = OfficialChecker(checkout, name, time_limit=time_limit, confine=not unconfined)
     checker.probe()
     settings = stable_hash([spec.hash, str(checker.checkout), name.partition(":")[0]])
     console = Console(stderr=True)
@@ -229,4 +234,4 @@ def parity(
 
 def main() -> None:
     """Entry point of `python -m kernelward.reward.kernelbench`."""
-    run(app)
+    run(app, "python -m kernelward.reward.kernelbench")
