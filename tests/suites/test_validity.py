@@ -31,15 +31,10 @@ HEAD = "import os\nimport torch\nfrom torch import nn\nimport torch.nn.functiona
 
 
 def problem(forward: str, inputs: str = "[torch.randn(8, 70)]", init: str = "pass") -> Problem:
-    """A problem given by the body of its forward, whose arguments are a, b, ..."""
-    arguments = "a, b" if "b" in forward.replace("bmm", "").replace("abs", "").split() or "[b" in inputs else "*x"
-    if inputs.count("torch.rand") > 1:
-        arguments = "a, b"
-    elif arguments == "*x":
-        arguments = "a"
+    """A problem given by the body of its forward, whose arguments are a and b."""
     return problem_from_source(
         f"{HEAD}class Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n        {init}\n"
-        f"    def forward(self, {arguments}):\n        {forward}\n"
+        f"    def forward(self, a, b=None):\n        {forward}\n"
         f"def get_inputs():\n    return {inputs}\ndef get_init_inputs():\n    return []\n"
     )
 
@@ -101,7 +96,7 @@ def accepted(found: Admission, source: Problem, f: Callable[..., Any], seeds: ra
         ("powerless:copy", "return torch.relu(a)", "[torch.rand(8, 70)]"),
         ("powerless:copy", "return (b, a)", "[torch.rand(8, 70), torch.rand(8, 70)]"),
         ("powerless:other_draw", "return a.mean() * 1e-9 + 1", "[torch.rand(8, 70)]"),
-        ("powerless:other_draw", "return a.amax(1)", "[torch.randint(0, 3, (8, 70)).float()]"),
+        ("powerless:constant", "return a.amax(1)", "[torch.randint(0, 3, (8, 70)).float()]"),
     ],
 )
 def test_what_may_not_judge_is_rejected_with_its_reason(reason: str, forward: str, inputs: str) -> None:
@@ -160,11 +155,7 @@ HONEST: list[tuple[str, str, str, list[Callable[..., Any]]]] = [
         "return torch.softmax(a, -1)",
         "[torch.randn(8, 700) * 5]",
         [
-            lambda a: (
-                torch.exp2((a - a.amax(-1, keepdim=True)) * 1.4426950408889634).pipe
-                if False
-                else (e := torch.exp2((a - a.amax(-1, keepdim=True)) * 1.4426950408889634)) / e.flip(-1).sum(-1, True)
-            ),
+            lambda a: (e := torch.exp2((a - a.amax(-1, keepdim=True)) * 1.442695)) / e.flip(-1).sum(-1, keepdim=True),
             lambda a: torch.exp(a) / torch.exp(a).cumsum(-1)[:, -1:],
             lambda a: torch.exp(a - torch.logsumexp(a, -1, keepdim=True)),
             lambda a: torch.softmax(a.double(), -1).float(),
