@@ -17,6 +17,7 @@ from ..suites.hashing import sha256_text, stable_hash
 from ..suites.problem import Problem, find_problem, problem_from_source
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.suite import find_suite
+from ..suites.suite_cache import suite_identity
 from .client import JudgeClient
 from .devices import resolve_device
 from .score_rows import Row, read_rows
@@ -276,8 +277,6 @@ def run_score(
 
 
 def _identities(config: JudgeConfig) -> Callable[[Problem, Protocol], str]:
-    from ..suites.defaults import suite_identity
-
     device_class = config.device.partition(":")[0]
 
     def identify(problem: Problem, protocol: Protocol) -> str:

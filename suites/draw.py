@@ -10,6 +10,7 @@ from .entry import Entry
 from .errors import InputError
 from .hashing import derive_seed
 from .problem import LoadedProblem, Problem, kernelbench_trial_seeds, load_problem
+from .static import static_problem
 
 _KERNELBENCH_SEED = 42  # the checker's default seed; the problem's model and constructor arguments use it as it is
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -93,6 +94,15 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
     inputs = loaded.own_draw(input_seed, source, entry.skip)
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
     return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
+
+
+def entry_bytes(problem: Problem, entry: Entry) -> int:
+    """Bytes of an entry's inputs, outputs, parameters and buffers, without allocating them.
+
+    Raises:
+        InputError: the problem's code raises at this entry's shape.
+    """
+    return static_problem(problem, entry.constants).bytes_as(entry_dtype(entry))
 
 
 def _scaled(value: Any, factor: float) -> Any:
