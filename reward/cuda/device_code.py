@@ -12,7 +12,7 @@ from pathlib import Path
 from ..sandbox.engine import CompileFailure
 from .frontend import ExtensionSource, Unsupported
 from .nvrtc import DeviceProgram, include_folders
-from .split import Launch, SplitSource
+from .split import SplitSource
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 
@@ -115,9 +115,7 @@ def device_program(
     wanted: list[str] = []
     for include in split.includes:
         name = include.path[1:-1].strip()
-        if name in extension.headers:
-            wanted.append(f'#include "{name}"')
-        else:
+        if name not in extension.headers:
             kind = classify_include(include.path)
             if kind == "unsupported":
                 raise Unsupported("include", f"#include {include.path}")
@@ -127,7 +125,7 @@ def device_program(
                     line = f"#include <{header}>"
                     if line not in wanted:
                         wanted.append(line)
-    half = any(_HALF.search(text) for text in (split.device, *expressions, *extension.headers.values()))
+    half = any(_HALF.search(text) for text in (split.device, *expressions))
     lines = ["#include <cuda_fp16.h>", "#include <cuda_bf16.h>", "#define KW_WITH_HALF 1"] if half else []
     if any(_CCCL.search(line) for line in wanted):
         lines.append("#define KW_WITH_CCCL 1")
@@ -139,7 +137,7 @@ def device_program(
         source="\n".join(lines),
         arch=arch,
         options=device_options(extension.flags.cuda_cflags),
-        headers={**extension.headers, "kernelward/device.h": device_header()},
+        headers={"kernelward/device.h": device_header()},
         expressions=tuple(expressions),
     )
 
@@ -235,20 +233,27 @@ def instantiations(split: SplitSource) -> tuple[str, ...]:
         kernel = by_name.get(re.split(r"<", launch.kernel)[0].split("::")[-1].strip())
         if kernel is None or not kernel.template_params or not launch.template_args:
             continue
-        for arguments in _written_down(launch, split.names):
+        for arguments in _written_down(launch.template_args, launch.dispatch, split.names):
             found[f"{kernel.qualified}<{', '.join(arguments)}>"] = None
+    # Kernels that are named without being launched there: pointers, cudaFuncSetAttribute.
+    for kernel in split.kernels:
+        if kernel.template_params:
+            for match in re.finditer(rf"\b{kernel.name}\s*<([^<>;(){{}}]+)>", split.host):
+                arguments = [argument.strip() for argument in match.group(1).split(",")]
+                for written in _written_down(arguments, "", split.names):
+                    found[f"{kernel.qualified}<{', '.join(written)}>"] = None
     return tuple(found)
 
 
-def _written_down(launch: Launch, names: frozenset[str]) -> list[list[str]]:
-    """The launch's template arguments with `scalar_t` replaced by each type of its dispatch; [] where unknown."""
-    for argument in launch.template_args:
+def _written_down(template_args: Sequence[str], dispatch: str, names: frozenset[str]) -> list[list[str]]:
+    """Template arguments with `scalar_t` replaced by each type of its dispatch; [] where unknown."""
+    for argument in template_args:
         words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\d+[uUlL]*", "", argument))
         if not _SIMPLE.fullmatch(argument.strip()) or not all(word in _TYPE_WORDS or word in names for word in words):
             return []
-    if "scalar_t" not in launch.template_args:
-        return [list(launch.template_args)]
-    dispatch = launch.dispatch.removeprefix("AT_DISPATCH_")
+    if "scalar_t" not in template_args:
+        return [list(template_args)]
+    dispatch = dispatch.removeprefix("AT_DISPATCH_")
     types: tuple[str, ...] = ()
     if dispatch.startswith("FLOATING_TYPES"):
         types = _FLOATING + (("c10::Half",) if dispatch.endswith("_HALF") else ())
@@ -256,4 +261,4 @@ def _written_down(launch: Launch, names: frozenset[str]) -> list[list[str]]:
         types = _FLOATING + _INTEGRAL
     elif dispatch.startswith("INTEGRAL_TYPES"):
         types = _INTEGRAL
-    return [[t if argument == "scalar_t" else argument for argument in launch.template_args] for t in types]
+    return [[t if argument == "scalar_t" else argument for argument in template_args] for t in types]

@@ -5,7 +5,7 @@ text is a position in the candidate's.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
@@ -127,16 +127,43 @@ class LineMap:
         return "\n".join(pieces)
 
 
-def join_sources(sources: Sequence[str], labels: Sequence[str]) -> tuple[str, LineMap]:
-    """The sources one below the other, and the map back to each."""
+def join_sources(sources: Sequence[str], labels: Sequence[str], origins: Sequence[int] = ()) -> tuple[str, LineMap]:
+    """The sources one below the other, and the map back to each; `origins` are their first lines where not 1."""
     segments: list[tuple[int, str, int]] = []
     line = 1
     pieces: list[str] = []
-    for text, label in zip(sources, labels, strict=True):
-        segments.append((line, label, 1))
+    for text, label, origin in zip(sources, labels, origins or [1] * len(sources), strict=True):
+        segments.append((line, label, origin))
         pieces.append(text)
         line += text.count("\n") + 1
     return "\n".join(pieces), LineMap(tuple(segments) or ((1, "source", 1),))
+
+
+def expand_includes(text: str, label: str, headers: Mapping[str, str], seen: set[str]) -> list[tuple[str, str, int]]:
+    """A source with the candidate's own headers in place of their `#include`s, each once.
+
+    Args:
+        headers: their texts by name.
+        seen: names already in place; grows.
+
+    Returns:
+        (text, label, first line) of consecutive pieces.
+    """
+    pieces: list[tuple[str, str, int]] = []
+    position, line = 0, 1
+    for start, end, word, rest in directives(blank_comments(text)):
+        name = rest[1:-1].strip()
+        if word != "include" or name not in headers:
+            continue
+        before = text[position:start]
+        pieces.append((before.removesuffix("\n"), label, line))
+        if name not in seen:
+            seen.add(name)
+            pieces.extend(expand_includes(headers[name], name, headers, seen))
+        line += before.count("\n") + text.count("\n", start, end) + 1
+        position = end + 1
+    pieces.append((text[position:], label, line))
+    return pieces
 
 
 def relocate(line_map: LineMap, sources: Sequence[str], labels: Sequence[str], candidate: str) -> LineMap:

@@ -79,7 +79,8 @@ def include_folders() -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def _library_candidates(stem: str) -> list[Path]:
+def library_candidates(stem: str) -> list[Path]:
+    """Shared libraries of that name in NVIDIA's wheels and in a toolkit, newest first."""
     folders = [*_wheel_folders("lib"), *(root / "lib64" for root in _toolkit_roots())]
     return [path for folder in folders for path in sorted(folder.glob(f"{stem}.so*"), reverse=True)]
 
@@ -105,7 +106,7 @@ class Nvrtc:
     @staticmethod
     def _load() -> ctypes.CDLL:
         errors = []
-        for path in _library_candidates("libnvrtc"):
+        for path in library_candidates("libnvrtc"):
             if ".alt" in path.name:
                 continue
             try:

@@ -23,6 +23,7 @@ from .lexical import (
     blank_comments,
     blank_literals,
     directives,
+    expand_includes,
     expand_macros,
     hides_cuda_in_macros,
     join_sources,
@@ -753,10 +754,15 @@ def split(extension: ExtensionSource, preprocess: Callable[[str], str] | None = 
         CompileFailure: no module of the extension's name is defined.
         Unsupported: see `split_text`.
     """
-    sources = list(zip((*extension.cpp, *extension.cuda), extension.labels, strict=True))
-    if extension.functions:
-        sources.insert(len(extension.cpp), (module_definition(extension), "functions"))
-    source, line_map = join_sources([text for text, _ in sources], [label for _, label in sources])
+    pieces: list[tuple[str, str, int]] = []
+    seen: set[str] = set()
+    for index, (text, label) in enumerate(zip((*extension.cpp, *extension.cuda), extension.labels, strict=True)):
+        if index == len(extension.cpp):
+            pieces.extend(_exports(extension))
+        pieces.extend(expand_includes(text, label, extension.headers, seen))
+    if not extension.cuda:
+        pieces.extend(_exports(extension))
+    source, line_map = join_sources(*zip(*pieces, strict=True))
     code = blank_comments(source)
     _check_module(extension, blank_literals(code))
     if preprocess is not None and hides_cuda_in_macros(code):
@@ -764,10 +770,12 @@ def split(extension: ExtensionSource, preprocess: Callable[[str], str] | None = 
     return split_text(code, line_map)
 
 
-def module_definition(extension: ExtensionSource) -> str:
-    """The module that exports the extension's `functions`, as torch writes it."""
+def _exports(extension: ExtensionSource) -> list[tuple[str, str, int]]:
+    """The module that exports the extension's `functions`, as torch writes it; nothing where there are none."""
+    if not extension.functions:
+        return []
     lines = "".join(f' m.def("{name}", &{name}, "{name}");' for name in extension.functions)
-    return f"PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{{lines} }}"
+    return [(f"PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{{lines} }}", "functions", 1)]
 
 
 def _check_module(extension: ExtensionSource, code: str) -> None:

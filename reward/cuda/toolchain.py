@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from ..sandbox.engine import CompileFailure
 
@@ -181,29 +182,31 @@ class HostCompiler:
         text = "\0".join((compiler_version(compiler()), *self.COMMON, *self.flags, *map(str, self.system), *self.parts))
         return hashlib.sha256(f"{text}\0{tree_hash(self.include)}".encode()).hexdigest()[:24]
 
-    def _base(self) -> list[str]:
+    def base(self) -> list[str]:
+        """The command without its inputs."""
         paths = [f"-I{self.include}"]
         for folder in self.system:
             paths += ["-isystem", str(folder)]
         return [compiler(), *self.COMMON, *self.flags, *paths]
 
-    def prepare(self) -> Path:
-        """Build the precompiled header and the fixed objects, unless they are there; return their folder.
+    def prepare(self) -> "PreparedHost":
+        """Build the precompiled header and the fixed objects, unless they are there.
 
         Raises:
             CompileFailure: our own headers do not compile here; a fault of the installation.
         """
-        target = self.folder / self.key()
+        key = self.key()
+        target = self.folder / key
         if (target / "ready").is_file():
-            return target
+            return PreparedHost(self, target, key)
         self.folder.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix="prepare-", dir=self.folder))
         try:
             (work / "pch.h").write_text('#include "kernelward/torch.h"\n')
-            commands = [[*self._base(), "-x", "c++-header", str(work / "pch.h"), "-o", str(work / "pch.h.gch")]]
+            commands = [[*self.base(), "-x", "c++-header", str(work / "pch.h"), "-o", str(work / "pch.h.gch")]]
             for part in self.parts:
                 output = work / (Path(part).stem + ".o")
-                commands.append([*self._base(), "-c", str(self.include / part), "-o", str(output)])
+                commands.append([*self.base(), "-c", str(self.include / part), "-o", str(output)])
             for command in commands:
                 limits = ToolLimits(seconds=120.0)
                 result = run_tool(command, work, limits)
@@ -215,14 +218,23 @@ class HostCompiler:
                 work.rename(target)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        return target
+        return PreparedHost(self, target, key)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedHost:
+    """A host compiler whose precompiled header and objects are in `folder`; `key` names them."""
+
+    compiler: HostCompiler
+    folder: Path
+    key: str
 
     def compile(
         self,
         units: Sequence[str],
         output: Path,
         directory: Path,
-        extra: Sequence[str] = (),
+        defines: Mapping[str, str] = MappingProxyType({}),
         link: Sequence[str] = (),
         limits: ToolLimits = ToolLimits(),
     ) -> None:
@@ -232,20 +244,21 @@ class HostCompiler:
             units: C++ texts.
             output: the shared library to write.
             directory: a scratch directory.
-            extra: compiler options of this candidate (`-D...`).
+            defines: macros of this candidate. They stand in the text, behind our header: a macro on the command line
+                would make the compiler ignore the precompiled one.
             link: linker options.
 
         Raises:
             CompileFailure: `host-compile`, with the compiler's errors.
         """
-        prepared = self.prepare()
         files = []
+        head = "".join(f"#undef {name}\n#define {name} {value}\n" for name, value in defines.items())
         for index, text in enumerate(units):
             path = directory / f"unit{index}.cpp"
-            path.write_text(text)
+            path.write_text(head + text)
             files.append(str(path))
-        objects = [str(prepared / (Path(part).stem + ".o")) for part in self.parts]
-        command = [*self._base(), "-include", str(prepared / "pch.h"), *extra, *files, *objects, "-shared"]
+        objects = [str(self.folder / (Path(part).stem + ".o")) for part in self.compiler.parts]
+        command = [*self.compiler.base(), "-include", str(self.folder / "pch.h"), *files, *objects, "-shared"]
         command += ["-Wl,-Bsymbolic", *link, "-o", str(output)]
         result = run_tool(command, directory, limits)
         if result.status != 0:

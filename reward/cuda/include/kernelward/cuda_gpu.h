@@ -74,7 +74,7 @@ inline void stub(const char* name, const char* parameters, const char* signature
   void* addresses[sizeof...(A) + 1] = {const_cast<void*>(static_cast<const volatile void*>(&arguments))...};
   run_stub(name, parameters, signature, addresses);
 }
-template <class F> void* function_of(F* kernel) { return identify(reinterpret_cast<void (*)()>(const_cast<std::remove_const_t<F>*>(kernel))); }
+template <class F> void* function_of(F* kernel) { return identify((void (*)())(kernel)); }
 
 struct SymbolEntry { SymbolEntry(const void* host, const char* name) { register_symbol(host, name); } };
 

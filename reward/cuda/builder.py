@@ -1,0 +1,268 @@
+"""Building one extension for the GPU: host library, cubin, and the cache in front of both.
+
+A `Builder` runs in a helper process that is forked before the candidate's code runs, inside the candidate's sandbox
+and under its limits. The candidate asks it through a socket (`BuilderClient`); it never sees the cache's socket.
+"""
+
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..sandbox.engine import CompileFailure
+from . import fallback
+from .cache import Store, build_key
+from .demangle import canonical, template_id
+from .device_code import device_program, instantiations
+from .frontend import ExtensionSource, Flags, Unsupported
+from .host_code import HostUnits, host_units, is_gap
+from .nvrtc import Cubin, nvrtc
+from .split import SplitSource, split
+from .toolchain import PreparedHost, ToolLimits, preprocess, tree_hash
+
+PACKAGE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A built extension.
+
+    Attributes:
+        path: `nvrtc` or `load-inline`; why: for the latter, what the fast path lacks.
+        library: the shared library; under `load-inline` a Python extension module called `name`.
+        image: cubin with the kernels in `symbols`; empty where the extension has none.
+        symbols: canonical kernel expression -> symbol in the cubin.
+        variables: names of variables in device memory.
+        libraries: CUDA libraries that must be loaded before `library` (`cublas`).
+        cached: it came out of the cache.
+    """
+
+    path: str
+    library: bytes
+    name: str
+    why: str = ""
+    image: bytes = b""
+    symbols: Mapping[str, str] = field(default_factory=dict)
+    variables: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    cached: bool = False
+
+
+class Builder:
+    """Builds extensions, with a cache in front.
+
+    Args:
+        host: the prepared host compiler, or None where the fast path cannot work here (`missing` says why).
+        arch: `sm_90`.
+        store: the cache.
+        versions: of everything outside the sources that a build depends on; part of every key.
+    """
+
+    def __init__(
+        self, host: PreparedHost | None, arch: str, store: Store | None, versions: Mapping[str, str], missing: str = ""
+    ) -> None:
+        self._host = host
+        self._arch = arch
+        self._store = store
+        self._versions = dict(versions)
+        self._missing = missing
+        self._splits: list[tuple[ExtensionSource, SplitSource]] = []
+
+    def build(self, extension: ExtensionSource, directory: Path) -> Built:
+        """The fast path where it can, torch's own otherwise.
+
+        Raises:
+            CompileFailure: the code is wrong, by a compiler that torch would use as well.
+        """
+        try:
+            return self.fast(extension, directory)
+        except Unsupported as gap:
+            return self.slow(extension, directory, f"{gap.feature}: {gap.message}")
+
+    def fast(self, extension: ExtensionSource, directory: Path) -> Built:
+        """NVRTC and our header.
+
+        Raises:
+            CompileFailure: the code is wrong.
+            Unsupported: this path cannot say.
+        """
+        if self._host is None:
+            raise Unsupported("not-installed", self._missing)
+        key = build_key({"path": "nvrtc", "arch": self._arch, "source": _plain(extension), **self._versions})
+        found = self._store.get(key) if self._store else None
+        if found is not None:
+            return unpack(found)
+        with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
+            work = Path(scratch)
+            parts = split(extension, lambda text: preprocess(text, work))
+            units = host_units(extension, parts)
+            with ThreadPoolExecutor(2) as pool:
+                host = pool.submit(self._compile_host, units, work)
+                device = pool.submit(self._compile_device, extension, parts, instantiations(parts))
+                # A device error decides, whatever the host's compiler thinks of our header.
+                cubin = device.result()
+                library = host.result()
+        built = Built(
+            "nvrtc",
+            library,
+            extension.name,
+            image=cubin.image,
+            symbols=_by_name(cubin),
+            variables=tuple(symbol.qualified for symbol in parts.symbols),
+            libraries=units.libraries,
+        )
+        if self._store:
+            self._store.put(key, pack(built))
+        return built
+
+    def _compile_host(self, units: HostUnits, work: Path) -> bytes:
+        assert self._host is not None
+        output = work / "host.so"
+        try:
+            self._host.compile(units.together, output, work, units.defines, units.link, ToolLimits())
+        except CompileFailure as first:
+            # As one text the two parts may clash (a default argument given in both); torch compiles them apart.
+            try:
+                if len(units.apart) < 2:
+                    raise
+                self._host.compile(units.apart, output, work, units.defines, units.link, ToolLimits())
+            except CompileFailure:
+                if is_gap(str(first)):
+                    raise Unsupported("host-api", str(first)) from first
+                raise first from None
+        return output.read_bytes()
+
+    def _compile_device(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> Cubin:
+        if not parts.kernels:
+            return Cubin(b"", {})
+        program = device_program(extension, parts, self._arch, expressions)
+        try:
+            return nvrtc().compile(program)
+        except CompileFailure as failure:
+            plain = [kernel.qualified for kernel in parts.kernels if not kernel.template_params]
+            if "__nv_name_map" not in str(failure) or set(plain) == set(expressions):
+                raise
+            # An instantiation that was guessed from the text does not exist; the launch will name the right one.
+            return nvrtc().compile(device_program(extension, parts, self._arch, plain))
+
+    def more(self, extension: ExtensionSource, expressions: Sequence[str], directory: Path) -> Built:
+        """A cubin with kernels that only the running host code could name.
+
+        Raises:
+            CompileFailure: they do not compile.
+        """
+        source = {"path": "more", "arch": self._arch, "source": _plain(extension), "expressions": sorted(expressions)}
+        key = build_key({**source, **self._versions})
+        found = self._store.get(key) if self._store else None
+        if found is not None:
+            return unpack(found)
+        with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
+            parts = split(extension, lambda text: preprocess(text, Path(scratch)))
+        cubin = nvrtc().compile(device_program(extension, parts, self._arch, expressions))
+        built = Built(
+            "nvrtc",
+            b"",
+            extension.name,
+            image=cubin.image,
+            symbols=_by_name(cubin),
+        )
+        if self._store:
+            self._store.put(key, pack(built))
+        return built
+
+    def slow(self, extension: ExtensionSource, directory: Path, why: str) -> Built:
+        """torch's own `load_inline` or `load`, without importing what it builds.
+
+        Raises:
+            CompileFailure: it fails there too.
+        """
+        key = build_key({"path": "load-inline", "arch": self._arch, "source": _plain(extension), **self._versions})
+        found = self._store.get(key) if self._store else None
+        if found is not None:
+            return unpack(found, why=why)
+        name, library = fallback.compile_extension(extension, key, self._arch, directory)
+        built = Built("load-inline", library, name, why=why)
+        if self._store:
+            self._store.put(key, pack(built))
+        return built
+
+
+def versions(host: PreparedHost | None) -> dict[str, str]:
+    """What a build depends on beside the candidate's sources, as part of its key."""
+    import torch
+
+    found = {"torch": torch.__version__, "package": tree_hash(PACKAGE)}
+    if host is not None:
+        found |= {"host": host.key, "nvrtc": ".".join(map(str, nvrtc().version))}
+    return found
+
+
+# ---- bytes -----------------------------------------------------------------------------------------------------------
+
+
+def _plain(extension: ExtensionSource) -> dict[str, Any]:
+    return {**asdict(extension), "headers": dict(extension.headers)}
+
+
+def extension_from(data: Mapping[str, Any]) -> ExtensionSource:
+    """Inverse of `asdict` after JSON.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is not one.
+    """
+    flags = Flags(**{name: _texts(data["flags"][name]) for name in Flags.__dataclass_fields__})
+    headers = {str(name): str(text) for name, text in data["headers"].items()}
+    return ExtensionSource(
+        str(data["name"]),
+        _texts(data["cpp"]),
+        _texts(data["cuda"]),
+        _texts(data["functions"]),
+        flags,
+        _texts(data["labels"]),
+        str(data["origin"]),
+        headers,
+    )
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(isinstance(item, str) for item in value):
+        raise TypeError("expected a list of strings")
+    return tuple(value)
+
+
+def _by_name(cubin: Cubin) -> dict[str, str]:
+    """Symbols by canonical expression: as asked for, and as the symbol itself says (constants evaluated)."""
+    names = {canonical(expression): symbol for expression, symbol in cubin.symbols.items()}
+    return names | {template_id(symbol): symbol for symbol in cubin.symbols.values()}
+
+
+def pack(built: Built) -> dict[str, bytes]:
+    """A build as files."""
+    about = {
+        "path": built.path,
+        "name": built.name,
+        "why": built.why,
+        "symbols": dict(built.symbols),
+        "variables": list(built.variables),
+        "libraries": list(built.libraries),
+    }
+    return {"library": built.library, "image": built.image, "about": json.dumps(about).encode()}
+
+
+def unpack(files: Mapping[str, bytes], why: str = "", cached: bool = True) -> Built:
+    """Inverse of `pack`."""
+    about = json.loads(files["about"])
+    return Built(
+        about["path"],
+        files["library"],
+        about["name"],
+        why or about["why"],
+        files["image"],
+        about["symbols"],
+        tuple(about["variables"]),
+        tuple(about["libraries"]),
+        cached=cached,
+    )

@@ -1,0 +1,223 @@
+"""The engine that judges CUDA candidates on a GPU (mode `cuda` of the sandbox).
+
+Extensions are built by the fast path (`nvrtc`: g++ against our header, NVRTC, launches through the driver). What that
+path cannot build goes to torch's own `load_inline`, and `findings` says which way each extension took and why.
+"""
+
+import contextlib
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..sandbox.engine import CompileFailure, LoadContext, load_module
+from . import builder as building
+from .build_process import BuilderClient, start_builder
+from .builder import Builder, Built
+from .cache import BuildCache, CacheClient, default_root, start_keeper
+from .device_code import INCLUDE_DIR
+from .frontend import ExtensionSource, Interception, Unsupported
+from .gpu_module import CudaDriver, Driver, GpuModule
+from .nvrtc import NvrtcMissing, include_folders, nvrtc
+from .toolchain import HostCompiler, PreparedHost
+
+HOST_FLAGS = ("-O0", "-DKERNELWARD_GPU", "-fvisibility=hidden")
+HOST_PARTS = ("kernelward/host.cpp", "kernelward/ops.cpp", "kernelward/gpu.cpp")
+
+
+def gpu_host_compiler(root: Path | None = None) -> HostCompiler:
+    """The host compiler for extensions on a GPU; not prepared yet.
+
+    Raises:
+        Unsupported: CUDA's headers are not installed.
+    """
+    if not include_folders():
+        raise Unsupported("cuda-headers", "CUDA's headers were not found (NVIDIA's wheels or a toolkit have them)")
+    return HostCompiler((root or default_root()) / "host", INCLUDE_DIR, HOST_FLAGS, include_folders(), HOST_PARTS)
+
+
+class CudaEngine:
+    """Mode `cuda`.
+
+    Attributes:
+        name: `nvrtc`, or `load-inline` once an extension of the candidate had to take that path.
+        descriptors: descriptors that a candidate's process must inherit; it closes them before the candidate's code
+            runs.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.name = "nvrtc"
+        self.descriptors: tuple[int, ...] = ()
+        self._root = root or default_root()
+        self._host: PreparedHost | None = None
+        self._missing = ""
+        self._versions: dict[str, str] = {}
+        self._keeper: socket.socket | None = None
+        self._keeper_inode = 0
+        self._client: BuilderClient | None = None
+        self._driver: Driver | None = None
+        self._modules: list[GpuModule] = []
+        self._paths: list[str] = []
+        self._directory = Path()
+
+    def warm(self) -> None:
+        """Import torch, load NVRTC, prepare the host compiler (once per machine) and start the cache's keeper."""
+        for module in ("torch", "torch.nn.functional", "torch.utils.cpp_extension", "numpy", "math"):
+            importlib.import_module(module)
+        try:
+            nvrtc()
+            self._host = gpu_host_compiler(self._root).prepare()
+        except (NvrtcMissing, Unsupported, CompileFailure) as error:
+            self._missing = str(error)
+        self._versions = building.versions(self._host)
+        try:
+            self._keeper = start_keeper(BuildCache(self._root / "builds"))
+        except OSError as error:
+            self._missing = self._missing or f"no build cache: {error}"
+        else:
+            self.descriptors = (self._keeper.fileno(),)
+            self._keeper_inode = os.fstat(self._keeper.fileno()).st_ino
+
+    def paths(self) -> list[Path]:
+        """What candidates' compilers read: our headers, the precompiled one, CUDA's."""
+        return [INCLUDE_DIR, self._root / "host", *include_folders()]
+
+    def load(self, source: str, context: LoadContext) -> Any:
+        """Run the candidate's module with `load_inline` and `load` replaced, and return its `ModelNew`.
+
+        Raises:
+            CompileFailure: the candidate is broken.
+        """
+        import torch.utils.cpp_extension as cpp_extension
+
+        self._modules, self._paths, self._directory = [], [], context.directory
+        self.name = "nvrtc"
+        self._client = self._start(context)
+        failures: list[CompileFailure] = []
+
+        def build(extension: ExtensionSource) -> Any:
+            try:
+                return self._build(extension)
+            except CompileFailure as failure:
+                failures.append(failure)
+                # What torch raises; candidates that catch it and carry on without the extension may do so.
+                raise RuntimeError(f"Error building extension '{extension.name}': {failure}") from None
+
+        # For good: `ModelNew` may build its extension when it is constructed.
+        Interception(build, cpp_extension).install()
+        try:
+            return load_module(source, context)
+        except CompileFailure:
+            if failures:
+                raise failures[-1] from None
+            raise
+
+    def _start(self, context: LoadContext) -> BuilderClient:
+        arch = str(context.options.get("arch") or _arch(context.device))
+        store = None
+        keep: tuple[int, ...] = ()
+        if self._keeper is not None and self._holds_keeper():
+            store = CacheClient(self._keeper)
+            keep = (self._keeper.fileno(),)
+        maker = Builder(self._host, arch, store, self._versions, self._missing)
+        client = start_builder(maker, context.directory, keep=keep)
+        if self._keeper is not None:
+            if keep:
+                self._keeper.close()
+            else:
+                self._keeper.detach()
+            self._keeper = None
+        return client
+
+    def _holds_keeper(self) -> bool:
+        """Whether the keeper's socket survived the way into this process; its number may be another's by now."""
+        assert self._keeper is not None
+        with contextlib.suppress(OSError):
+            return os.fstat(self._keeper.fileno()).st_ino == self._keeper_inode
+        return False
+
+    def _build(self, extension: ExtensionSource) -> Any:
+        assert self._client is not None
+        client = self._client
+        built = client.build(extension)
+        if built.path == "nvrtc":
+            try:
+                return self._fast(extension, built, client)
+            except Unsupported as gap:
+                return self._slow(extension, gap)
+        return self._imported(extension, built)
+
+    def _slow(self, extension: ExtensionSource, gap: Unsupported) -> Any:
+        assert self._client is not None
+        return self._imported(extension, self._client.slow(extension, f"{gap.feature}: {gap.message}"))
+
+    def _imported(self, extension: ExtensionSource, built: Built) -> Any:
+        self._paths.append(f"{extension.name}: load-inline ({built.why})")
+        self.name = "load-inline"
+        return import_extension(built, self._directory)
+
+    def _fast(self, extension: ExtensionSource, built: Built, client: BuilderClient) -> GpuModule:
+        self._driver = self._driver or CudaDriver()
+        module = GpuModule(
+            built,
+            self._directory,
+            self._driver,
+            more=lambda names: client.more(extension, names),
+            replace=lambda gap: self._slow(extension, gap),
+        )
+        self._modules.append(module)
+        self._paths.append(f"{extension.name}: nvrtc{' (cached)' if built.cached else ''}")
+        return module
+
+    def configure(self, variant: Mapping[str, Any]) -> None:
+        """There is only the plain variant; what is reported starts here."""
+        for module in self._modules:
+            module.begin()
+
+    def findings(self) -> list[dict[str, Any]]:
+        """What the last run showed: `code`, `message`, `count`.
+
+        `build-path`: how each extension was built. `launches`: how many kernels were launched. `never-launched`: the
+        candidate has kernels, and none ran. `launch-error`: a launch or a call about kernels failed.
+        """
+        found = [{"code": "build-path", "message": text, "count": 1} for text in self._paths]
+        if not self._modules:
+            return found
+        launches = sum(module.launches for module in self._modules)
+        found.append({"code": "launches", "message": f"{launches} kernel launches", "count": launches})
+        if not launches and any(module.kernels for module in self._modules):
+            found.append({"code": "never-launched", "message": "no kernel of the candidate was launched", "count": 1})
+        errors = [error for module in self._modules for error in module.errors]
+        if errors:
+            found.append({"code": "launch-error", "message": errors[0], "count": len(errors)})
+        return found
+
+
+def import_extension(built: Built, directory: Path) -> Any:
+    """Import an extension module that torch's own path has built.
+
+    Raises:
+        CompileFailure: it cannot be imported (a function that is declared and never defined).
+    """
+    path = directory / f"{built.name}.so"
+    path.write_bytes(built.library)
+    loader = importlib.machinery.ExtensionFileLoader(built.name, str(path))
+    spec = importlib.util.spec_from_loader(built.name, loader)
+    try:
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+    except ImportError as error:
+        raise CompileFailure("import", str(error)) from None
+    return module
+
+
+def _arch(device: str) -> str:
+    import torch
+
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
