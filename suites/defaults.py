@@ -151,7 +151,7 @@ class _Builder:
             policy=self.policy.name,
             provenance={
                 "made_by": f"kernelward {metadata.version('kernelward')}, default for {self.traits.kind}",
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             },
             reserves=tuple(reserves.values()),
