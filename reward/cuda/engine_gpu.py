@@ -161,7 +161,11 @@ class CudaEngine:
         return import_extension(built, self._directory)
 
     def _fast(self, extension: ExtensionSource, built: Built, client: BuilderClient) -> GpuModule:
-        self._driver = self._driver or CudaDriver()
+        if self._driver is None:
+            try:
+                self._driver = CudaDriver()
+            except OSError as error:
+                raise CompileFailure("no-gpu", f"no CUDA driver on this machine: {error}") from None
         module = GpuModule(
             built,
             self._directory,

@@ -148,7 +148,7 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
     "torch": TorchEngine,
     "triton": _lazy(f"{_REWARD}.triton.engine", "TritonEngine"),
     "triton-interpreter": _lazy(f"{_REWARD}.triton.engine", "InterpreterEngine"),
-    "cuda": _lazy(f"{_REWARD}.cuda.engine", "CudaEngine"),
+    "cuda": _lazy(f"{_REWARD}.cuda.engine_gpu", "CudaEngine"),
     "cuda-emulator": _lazy(f"{_REWARD}.cuda.engine_cpu", "EmulatorEngine"),
 }
 

@@ -160,7 +160,11 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.dup2(channel.detach(), 3)
-    os.closerange(4, 1 << 16)
+    first = 4
+    for fd in sorted(getattr(host.engine, "descriptors", ())):  # the engine closes them before candidate code runs
+        os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, 1 << 16)
     os.chdir(directory)
     scrub_environment(directory)
     sys.argv = ["candidate"]
