@@ -346,7 +346,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def text_of(error: BaseException) -> str:
     """The exception's text, or nothing where its `__str__` is broken."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(BaseException):  # it is the candidate's code
         return str(error)
     return ""
 
