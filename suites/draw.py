@@ -8,9 +8,11 @@ from torch import nn
 
 from .entry import Entry
 from .errors import InputError
+from .generators import find_generator
 from .hashing import derive_seed
 from .problem import LoadedProblem, Problem, kernelbench_trial_seeds, load_problem
 from .static import static_problem
+from .traits import inspect_problem
 
 _KERNELBENCH_SEED = 42  # the checker's default seed; the problem's model and constructor arguments use it as it is
 _DTYPES = {name: getattr(torch, name) for name in ("float16", "bfloat16", "float32", "float64")}
@@ -91,7 +93,14 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
     input_seed, model_seed = entry_seeds(entry, seed)
     loaded = load_problem(problem, dict(entry.constants))
     init_inputs = [_place(v, target, dtype) for v in loaded.init_inputs(model_seed, source)]
+    generator = find_generator(entry.generator)
     inputs = loaded.own_draw(input_seed, source, entry.skip)
+    if generator.transform is not None:
+        traits = inspect_problem(problem, constants=dict(entry.constants))
+        rng = torch.Generator(source).manual_seed(derive_seed(b"kernelward generator", input_seed, entry.generator))
+        inputs = generator.apply(inputs, traits, rng, dict(entry.params))
+    elif entry.params:
+        generator.resolve(dict(entry.params))
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
     return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
 

@@ -154,6 +154,8 @@ def _sum_length(name: str, args: Any, out: torch.Tensor) -> int:
         return max(1, operands[1].numel())
     if name in _LINEAR_REDUCTIONS or name in _POOLS:
         return max(1, operands[0].numel() // max(1, out.numel()))
+    if name.startswith("linalg_") or "cholesky" in name or "triangular" in name:
+        return operands[0].shape[-1] if operands[0].ndim else 1
     if name in _SCANS:
         return operands[0].shape[args[1]] if operands[0].ndim else 1
     if name in _NORMS:
