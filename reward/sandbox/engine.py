@@ -38,7 +38,11 @@ class LoadContext:
 
 
 class Engine(Protocol):
-    """One way of running candidates. Lives in the zygote and its children, never in the judge."""
+    """One way of running candidates. Lives in the zygote and its children, never in the judge.
+
+    An engine may have an attribute `descriptors`: those that a candidate's process inherits for it. It must close them
+    before the candidate's code runs; every other descriptor is closed for it.
+    """
 
     name: str
 

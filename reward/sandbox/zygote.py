@@ -9,6 +9,7 @@ candidate a nested pid namespace, and everything ends when it ends. Torch is imp
 
 import argparse
 import contextlib
+import fcntl
 import gc
 import json
 import os
@@ -30,6 +31,7 @@ from .supervisor import Supervisor, report_failure
 if TYPE_CHECKING:
     from .engine import Engine
 
+CHANNEL = 3  # the candidate's descriptor to the judge
 INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET")
 
 
@@ -50,6 +52,17 @@ class Host:
     report: IsolationReport
     rules: tuple[Rule, ...]
     covered: tuple[Path, ...]
+
+
+def reserve_channel(control: int) -> socket.socket:
+    """Keep the number that a candidate's channel will have free of anything that an engine opens; the judge's socket."""
+    moved = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
+    os.close(control)
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null != CHANNEL:
+        os.dup2(null, CHANNEL, inheritable=False)
+        os.close(null)
+    return socket.socket(fileno=moved)
 
 
 def become_init(report: IsolationReport) -> None:
@@ -159,8 +172,8 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
-    os.dup2(channel.detach(), 3)
-    first = 4
+    os.dup2(channel.detach(), CHANNEL)
+    first = CHANNEL + 1
     for fd in sorted(getattr(host.engine, "descriptors", ())):  # the engine closes them before candidate code runs
         os.closerange(first, fd)
         first = fd + 1
@@ -170,7 +183,7 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     sys.argv = ["candidate"]
     child.open_device(host.device)
     isolation.lock_down(host.report, host.rules, directory, limits, host.device)
-    child.main(socket.socket(fileno=3), host.engine, directory, host.device)
+    child.main(socket.socket(fileno=CHANNEL), host.engine, directory, host.device)
     os._exit(0)
 
 
@@ -210,8 +223,7 @@ def main() -> None:
     parser.add_argument("--control", required=True, type=int)
     parser.add_argument("--without", default="")
     arguments = parser.parse_args()
-    control = socket.socket(fileno=arguments.control)
-    control.set_inheritable(False)
+    control = reserve_channel(arguments.control)
     report = isolation.choose([name for name in arguments.without.split(",") if name])
     become_init(report)
 
