@@ -81,9 +81,13 @@ def _bind(arguments: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], d
                 keywords[name] = value
                 break
         else:
-            if index >= len(arguments) or not _accepts(str(arguments[index].type), value):
+            if index >= len(arguments):
                 return None
             argument = arguments[index]
+            if value is None and str(argument.type).startswith("List["):
+                value = []  # C++ writes {} for an empty list, and for an absent value
+            if not _accepts(str(argument.type), value):
+                return None
             if str(argument.type).startswith(("List[int]", "Optional[List[int]")) and isinstance(value, int):
                 value = [value] * (argument.N or 1)
             if argument.kwarg_only:

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <map>
 
-#include "kernelward/cuda_cpu.h"
+#include "kernelward/torch.h"
+#include "kernelward/emu/cublas.h"
 #include "kernelward/emu/state.h"
 
 namespace kw {
@@ -64,6 +65,23 @@ cudaError_t release(void* p) {
   munmap(it->second.base, it->second.length);
   blocks().erase(it);
   return kw::emu::sticky_error();
+}
+
+size_t data_size(cudaDataType k) { return k == CUDA_R_64F ? 8 : k == CUDA_R_32F ? 4 : k == CUDA_R_8I ? 1 : 2; }
+cublasStatus_t gemm_ex(cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k, const void* alpha, const void* a, cudaDataType ka, int lda,
+                       const void* b, cudaDataType kb, int ldb, const void* beta, void* c, cudaDataType kc, int ldc) {
+  float x = *static_cast<const float*>(alpha), y = *static_cast<const float*>(beta);
+  auto run = [&](auto* in, auto* out) {
+    using In = std::remove_pointer_t<decltype(in)>;
+    return gemm(ta, tb, m, n, k, x, static_cast<const In*>(a), lda, static_cast<const In*>(b), ldb, y, out, ldc);
+  };
+  if (ka != kb) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (ka == CUDA_R_32F && kc == CUDA_R_32F) return run(static_cast<float*>(nullptr), static_cast<float*>(c));
+  if (ka == CUDA_R_16F && kc == CUDA_R_16F) return run(static_cast<__half*>(nullptr), static_cast<__half*>(c));
+  if (ka == CUDA_R_16F && kc == CUDA_R_32F) return run(static_cast<__half*>(nullptr), static_cast<float*>(c));
+  if (ka == CUDA_R_16BF && kc == CUDA_R_16BF) return run(static_cast<__nv_bfloat16*>(nullptr), static_cast<__nv_bfloat16*>(c));
+  if (ka == CUDA_R_16BF && kc == CUDA_R_32F) return run(static_cast<__nv_bfloat16*>(nullptr), static_cast<float*>(c));
+  return CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 static std::string quoted(const std::string& s) {

@@ -188,30 +188,30 @@ static void complete(int w, Group& g) {
   g.present[g.phase] = who;
   g.arrived = 0;
   g.phase ^= 1;
-  if (rt.variant.races) race_meeting(who);
+  if (rt.variant.races) race_meeting(w, who);
   for (int l = 0; l < 32; l++) {
     int t = w * 32 + l;
     if ((who >> l & 1) && rt.wait[t] == Wait::kWarp) { rt.wait[t] = Wait::kReady; rt.at_warp--; }
   }
 }
 
-static Group& group_of(Warp& w, unsigned mask) {
-  for (Group* g : w.groups) if (g->mask == mask) return *g;
-  for (Group* g : w.groups) if (g->mask == 0) { g->mask = mask; return *g; }
-  w.groups.push_back(new Group);
-  w.groups.back()->mask = mask;
-  return *w.groups.back();
+static Group& group_of(Warp& w, unsigned mask, bool open) {
+  for (Group* g : w.groups) if (g->mask == mask && g->open == open) return *g;
+  Group* found = nullptr;
+  for (Group* g : w.groups) if (g->mask == 0) { found = g; break; }
+  if (!found) w.groups.push_back(found = new Group);
+  found->mask = mask;
+  found->open = open;
+  return *found;
 }
 
-Meeting meet(unsigned mask, const void* value, size_t bytes) {
+static Meeting meet_in(Group& g, const void* value, size_t bytes) {
   int t = rt.current, w = t >> 5, l = t & 31;
-  if (!(mask >> l & 1)) fail(719, "warp-mask", "a warp-level operation whose mask does not name the calling lane");
   Warp& warp = rt.warp[w];
-  Group& g = group_of(warp, mask);
   int phase = g.phase;
   if (bytes) std::memcpy(g.values[phase][l], value, bytes);
   g.arrived |= 1u << l;
-  unsigned needed = mask & warp.alive;
+  unsigned needed = g.mask & warp.alive;
   if ((g.arrived & needed) == needed) complete(w, g);
   else {
     rt.wait[t] = Wait::kWarp;
@@ -219,6 +219,39 @@ Meeting meet(unsigned mask, const void* value, size_t bytes) {
     suspend();
   }
   return {g.present[phase], g.values[phase]};
+}
+
+Meeting meet(unsigned mask, const void* value, size_t bytes) {
+  if (!(mask >> lane() & 1)) fail(719, "warp-mask", "a warp-level operation whose mask does not name the calling lane");
+  return meet_in(group_of(rt.warp[rt.current >> 5], mask, false), value, bytes);
+}
+
+unsigned converged_lanes() { return meet_in(group_of(rt.warp[rt.current >> 5], ~0u, true), nullptr, 0).present; }
+
+// ---- asynchronous copies
+
+static void land(const Copy& c) {
+  std::memcpy(c.to, c.from, c.bytes - c.zero_fill);
+  std::memset(c.to + c.bytes - c.zero_fill, 0, c.zero_fill);
+}
+void copy_later(void* to, const void* from, size_t bytes, size_t zero_fill) {
+  int t = rt.current;
+  if (zero_fill > bytes) fail(719, "unsupported", "__pipeline_memcpy_async fills more than it copies");
+  std::memset(to, poison_byte(), bytes);
+  rt.copying = true;
+  rt.copies[t].push_back({static_cast<char*>(to), static_cast<const char*>(from), bytes, zero_fill, rt.batch[t]});
+}
+void commit_copies() { rt.batch[rt.current]++; }
+void wait_copies(unsigned newest_left) {
+  int t = rt.current;
+  auto& list = rt.copies[t];
+  unsigned done = rt.batch[t] > newest_left ? rt.batch[t] - newest_left : 0;
+  size_t kept = 0;
+  for (size_t i = 0; i < list.size(); i++) {
+    if (list[i].batch < done) land(list[i]);
+    else list[kept++] = list[i];
+  }
+  list.resize(kept);
 }
 
 // ---- barriers
@@ -404,6 +437,14 @@ static bool start_until(int limit) {
   return progress;
 }
 
+// Groups whose members are whoever came; true if there was one.
+static bool complete_open() {
+  bool found = false;
+  for (int w = 0; w < rt.warps; w++)
+    for (Group* g : rt.warp[w].groups) if (g->open && g->arrived) { complete(w, *g); found = true; }
+  return found;
+}
+
 static void run_block() {
   block_serial++;
   rt.next = 0;
@@ -411,6 +452,9 @@ static void run_block() {
   rt.at_barrier = rt.at_warp = rt.votes = rt.counted = 0;
   rt.static_bytes = 0;
   rt.areas.clear();
+  if (rt.copying) for (auto& list : rt.copies) list.clear();
+  rt.copying = false;
+  std::memset(rt.batch, 0, sizeof rt.batch);
   for (int w = 0; w < rt.warps; w++) {
     int count = std::min(32, rt.threads - w * 32);
     rt.warp[w].alive = count == 32 ? ~0u : (1u << count) - 1;
@@ -439,6 +483,7 @@ static void run_block() {
     }
     if (progress) continue;
     if (rt.at_barrier && rt.at_barrier == rt.alive) { release_barrier(); continue; }
+    if (rt.at_warp && complete_open()) continue;
     if (rt.at_warp) {  // lanes named by a mask do not come: go on with those that did
       rt.lenient++;
       note("divergent-warp", "a warp-level operation names lanes that do not take part" + where());

@@ -47,6 +47,8 @@ struct Meeting {
 Meeting meet(unsigned mask, const void* value, size_t bytes);
 unsigned lane();
 unsigned live_lanes();
+// The lanes that reach this point together: those of the warp that are not held up elsewhere.
+unsigned converged_lanes();
 // Bytes of a value nobody wrote (a lane that did not take part): the poison pattern, or zeros in plain mode.
 int poison_byte();
 // Scratch memory of the current warp, 16 KiB (matrix fragments meet there).

@@ -27,6 +27,7 @@ struct Variant {
 
 struct Group {
   unsigned mask = 0, arrived = 0;
+  bool open = false;  // whoever comes takes part; complete when nobody else can come
   int phase = 0;
   unsigned present[2] = {0, 0};
   uint64_t values[2][32][2];
@@ -35,6 +36,13 @@ struct Warp {
   unsigned alive = 0;
   std::vector<Group*> groups;
   alignas(64) unsigned char scratch[kScratch];
+};
+// An asynchronous copy that has not landed.
+struct Copy {
+  char* to;
+  const char* from;
+  size_t bytes, zero_fill;
+  unsigned batch;
 };
 struct Fiber {
   void* sp = nullptr;
@@ -64,6 +72,9 @@ struct Runtime {
   int next = 0, limit = 0, alive = 0, at_barrier = 0, at_warp = 0, votes = 0, counted = 0;
   size_t static_bytes = 0;
   std::vector<SharedArea*> areas;  // entered by this block
+  std::vector<Copy> copies[kMaxThreads];
+  unsigned batch[kMaxThreads];
+  bool copying = false;  // some thread of the block has copies
   // the running thread
   int current = 0;
   Fiber* fiber = nullptr;
@@ -90,7 +101,7 @@ void note(const char* kind, const std::string& message);
 void race_block_begin();
 void race_launch_begin();
 void race_barrier();
-void race_meeting(unsigned participants);
+void race_meeting(int warp, unsigned lanes);
 void race_atomic(const void* address, size_t bytes, void* pc);
 void race_fence();
 void race_thread_end();

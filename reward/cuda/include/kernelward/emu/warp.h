@@ -29,7 +29,7 @@ template <class T, class F> inline T fold(unsigned mask, T value, F f) {
 }  // namespace kw
 
 inline void __syncwarp(unsigned mask = 0xFFFFFFFFu) { kw::emu::meet(mask, nullptr, 0); }
-inline unsigned __activemask() { return kw::emu::live_lanes(); }
+inline unsigned __activemask() { return kw::emu::converged_lanes(); }
 template <class T> inline T __shfl_sync(unsigned mask, T v, int source, int width = 32) {
   int l = int(kw::emu::lane());
   return kw::emu::shuffle(mask, v, (l & ~(width - 1)) | (source & (width - 1)), false);
