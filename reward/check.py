@@ -54,26 +54,19 @@ def run_check(
         from ..suites.protocol import load_protocol
         from ..suites.suite import load_suite
 
-        found = find_problem(problem, problems)
-        spec = load_protocol(protocol)
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            message = f"the candidate is not UTF-8 text (byte {error.start}); save it as UTF-8"
-            verdict = Verdict(Outcome.COMPILE_ERROR, "not-utf8", message, found.id, found.hash, spec.name)
-        else:
-            task = Task(
-                candidate=text,
-                problem=found,
-                protocol=protocol,
-                suite=None if suite is None else load_suite(suite),
-                run_key=os.urandom(32),
-                all_entries=all_entries,
-                only_entry=entry,
-                seed=seed,
-                speed=speed,
-            )
-            verdict = client.judge(task)
+        task = Task(
+            candidate=data.decode("utf-8-sig", "surrogateescape"),  # the screen names what is not UTF-8
+            problem=find_problem(problem, problems),
+            protocol=protocol,
+            suite=None if suite is None else load_suite(suite),
+            run_key=os.urandom(32),
+            all_entries=all_entries,
+            only_entry=entry,
+            seed=seed,
+            speed=speed,
+        )
+        load_protocol(protocol)  # the user's error is then raised at once
+        verdict = client.judge(task)
     print(json.dumps(verdict.to_json(), indent=2) if as_json else describe(verdict, str(candidate)))
     return verdict.exit_code
 

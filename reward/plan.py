@@ -67,6 +67,7 @@ class Planner:
         self.policy = policy
         self._suite_cache = suite_cache
         self._suites: SingleFlight[tuple[Suite | None, tuple[str, ...]]] = SingleFlight(0, lambda _: 0)
+        self._sizes: SingleFlight[int] = SingleFlight(0, lambda _: 0)
         self._admissions: SingleFlight[Admission] = SingleFlight(0, lambda _: 0)
 
     def plan(self, task: Task, spec: ProtocolSpec, free_bytes: Callable[[], int]) -> Plan:
@@ -127,7 +128,8 @@ class Planner:
         self, problem: Problem, item: SuiteEntry, spec: ProtocolSpec, suite: Suite | None
     ) -> tuple[Question | None, str]:
         if isinstance(spec.comparison, AllClose):
-            return Question(item.entry, None, entry_bytes(problem, item.entry)), ""
+            size = self._sizes.get((problem.hash, item.entry.id), lambda: entry_bytes(problem, item.entry))
+            return Question(item.entry, None, size), ""
         measured = item.for_device(self.device_class)
         if measured is None or measured.policy != self.policy.name:
             admission = self._admit(problem, item.entry)
@@ -143,13 +145,17 @@ class Planner:
 
 
 def _fit(questions: Sequence[Question], free_bytes: Callable[[], int]) -> tuple[list[Question], list[str], int]:
+    """The questions whose state fits, with the twins that fit; notes on the others; what the least of them lacks."""
+    free = free_bytes() if questions else 0
     fitting: list[Question] = []
     notes: list[str] = []
     missing = 0
     for question in questions:
-        short_of = STATE_FACTOR * question.bytes - free_bytes()
+        short_of = STATE_FACTOR * question.bytes - free
         if short_of <= 0:
-            fitting.append(question)
+            twin = question.twin
+            fits = twin is not None and STATE_FACTOR * twin.bytes <= free
+            fitting.append(question if fits else replace(question, twin=None))
             continue
         missing = min(missing, short_of) if missing else short_of
         notes.append(

@@ -195,20 +195,50 @@ def test_draws_that_the_reference_itself_cannot_answer_are_not_held_against_a_ca
     assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "unlucky-draw")
 
 
-def test_a_reference_that_raises_is_not_blamed_on_the_candidate(
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [(("torch.randn(", "torch.no_such("), "get_inputs"), (("torch.relu(x)", "x.no_such()"), "Model.forward")],
+)
+def test_a_broken_problem_is_the_users_error(
+    checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str], broken: tuple[str, str], message: str
+) -> None:
+    problem = problem_from_source(tiny_relu.source.replace(*broken), "broken")
+    for protocol in ("kernelbench", "kernelward"):
+        with pytest.raises(InputError, match=message):
+            checker.judge(Task(candidate(RIGHT), problem, protocol))
+
+
+def test_a_reference_that_raises_on_some_inputs_is_not_blamed_on_the_candidate(
     checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str]
 ) -> None:
-    problem = problem_from_source(tiny_relu.source.replace("torch.relu(x)", "x.no_such_method()"), "raises")
+    raising = "torch.relu(x) if x.is_meta else x.no_such()"
+    problem = problem_from_source(tiny_relu.source.replace("torch.relu(x)", raising), "raises")
     verdict = checker.judge(Task(candidate(RIGHT), problem, "kernelbench"))
     assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "reference-raises")
 
 
-def test_a_problem_that_cannot_be_drawn_is_the_users_error(
+DROPOUT = "torch.nn.functional.dropout(torch.relu(x), 0.5)"
+
+
+def test_a_problem_without_an_admissible_entry_is_unrefereeable(
     checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str]
 ) -> None:
-    problem = problem_from_source(tiny_relu.source.replace("torch.randn(", "torch.no_such("), "broken")
-    with pytest.raises(InputError, match="get_inputs"):
-        checker.judge(Task(candidate(RIGHT), problem, "kernelbench"))
+    problem = problem_from_source(tiny_relu.source.replace("torch.relu(x)", DROPOUT), "random")
+    verdict = checker.judge(Task(candidate(RIGHT), problem, "kernelward"))
+    assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "no-admissible-entry")
+    assert "random" in verdict.message
+
+
+def test_a_problem_without_a_suite_gets_the_default_one(
+    checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str]
+) -> None:
+    right = checker.judge(Task(candidate(RIGHT), tiny_relu, "kernelward", run_key=b"key"))
+    assert right.verdict is Outcome.CORRECT, right
+    assert len(right.entries) >= 2
+    again = checker.judge(Task(candidate("return x"), tiny_relu, "kernelward", run_key=b"key"))
+    assert again.verdict is Outcome.INCORRECT
+    assert again.suite == right.suite
+    assert again.phases["plan"] < 0.5
 
 
 class Flaky(Checker):
