@@ -98,16 +98,13 @@ class BuilderClient:
         return self._ask({"op": "slow", "why": why}, extension)
 
 
-def start_builder(
-    builder: Builder, directory: Path, keep: Sequence[int] = (), close: Sequence[int] = ()
-) -> BuilderClient:
-    """Fork the builder's process. Call it before the candidate's code runs.
+def start_builder(builder: Builder, directory: Path, keep: Sequence[int] = ()) -> BuilderClient:
+    """Fork the builder's process. Call it before the candidate's code runs, and close what is in `keep` afterwards.
 
     Args:
         builder: what serves; built by this process, used by the fork alone.
         directory: scratch space for compilers.
         keep: descriptors that the builder needs (the cache's socket).
-        close: descriptors that this process must not keep once the fork has them.
     """
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     if os.fork() == 0:
@@ -120,6 +117,4 @@ def start_builder(
         finally:
             os._exit(0)
     theirs.close()
-    for fd in close:
-        os.close(fd)
     return BuilderClient(mine)

@@ -91,7 +91,7 @@ class Builder:
         """
         if self._host is None:
             raise Unsupported("not-installed", self._missing)
-        key = build_key({"path": "nvrtc", "arch": self._arch, "source": _plain(extension), **self._versions})
+        key = request_key("nvrtc", self._arch, extension, self._versions)
         found = self._store.get(key) if self._store else None
         if found is not None:
             return unpack(found)
@@ -154,8 +154,7 @@ class Builder:
         Raises:
             CompileFailure: they do not compile.
         """
-        source = {"path": "more", "arch": self._arch, "source": _plain(extension), "expressions": sorted(expressions)}
-        key = build_key({**source, **self._versions})
+        key = request_key("more", self._arch, extension, self._versions, expressions)
         found = self._store.get(key) if self._store else None
         if found is not None:
             return unpack(found)
@@ -179,7 +178,7 @@ class Builder:
         Raises:
             CompileFailure: it fails there too.
         """
-        key = build_key({"path": "load-inline", "arch": self._arch, "source": _plain(extension), **self._versions})
+        key = request_key("load-inline", self._arch, extension, self._versions)
         found = self._store.get(key) if self._store else None
         if found is not None:
             return unpack(found, why=why)
@@ -203,8 +202,13 @@ def versions(host: PreparedHost | None) -> dict[str, str]:
 # ---- bytes -----------------------------------------------------------------------------------------------------------
 
 
-def _plain(extension: ExtensionSource) -> dict[str, Any]:
-    return {**asdict(extension), "headers": dict(extension.headers)}
+def request_key(
+    path: str, arch: str, extension: ExtensionSource, versions: Mapping[str, str], expressions: Sequence[str] = ()
+) -> str:
+    """The cache's key for one build: sources and flags as given, architecture, and what compiles them."""
+    source = {**asdict(extension), "headers": dict(extension.headers)}
+    request = {"path": path, "arch": arch, "source": source, "expressions": sorted(expressions)}
+    return build_key({**request, "versions": dict(versions)})
 
 
 def extension_from(data: Mapping[str, Any]) -> ExtensionSource:
