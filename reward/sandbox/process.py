@@ -82,7 +82,7 @@ def start_zygote(
     return process, ours, errors
 
 
-def end_zygote(process: subprocess.Popen[bytes], control: socket.socket, grace_s: float = 5.0) -> None:
+def end_zygote(process: subprocess.Popen[bytes], control: socket.socket, grace_s: float) -> None:
     """Close its control socket, which ends it and its supervisors; SIGKILL if it takes too long."""
     control.close()
     try:

@@ -213,7 +213,7 @@ class Zygote:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                process.end_zygote(self._process, self._control)
+                process.end_zygote(self._process, self._control, grace_s=5.0 if self._ready else 0.0)
                 self._discard()
 
     def __enter__(self) -> Self:

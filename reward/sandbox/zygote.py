@@ -55,7 +55,7 @@ class Host:
 
 
 def reserve_channel(control: int) -> socket.socket:
-    """Keep the number that a candidate's channel will have free of anything that an engine opens; the judge's socket."""
+    """The judge's socket, moved; the number of a candidate's channel is kept free of what engines open."""
     moved = fcntl.fcntl(control, fcntl.F_DUPFD_CLOEXEC, CHANNEL + 1)
     os.close(control)
     null = os.open(os.devnull, os.O_RDONLY)
