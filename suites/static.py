@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from .dispatch import OpMode
 from .errors import InputError
 from .problem import LoadedProblem, Problem, forward, load_problem
 
@@ -94,7 +94,7 @@ class _CutShort(Exception):
     """Enough operators were seen."""
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(OpMode):
     """Counts operators, their work and the length of their sums."""
 
     def __init__(self, input_shapes: set[tuple[int, ...]]) -> None:
