@@ -643,8 +643,8 @@ class _Splitter:
         edits.extend(Edit(*include.span) for include in self.includes())
         return apply_edits(self.source, edits)
 
-    def device(self) -> str:
-        wanted = self._device_items()
+    def device(self, kernels: Sequence[Kernel]) -> str:
+        wanted = self._device_items(self._template_words(kernels))
         edits: list[Edit] = [Edit(*include.span) for include in self.includes()]
         for index, item in enumerate(self.items):
             if item.kind == "directive":
@@ -655,8 +655,21 @@ class _Splitter:
                 edits.extend(self._bodiless(node) for node, head in self._methods(item) if not _runs_on_device(head))
         return apply_edits(self.source, edits)
 
-    def _device_items(self) -> set[int]:
-        """Device code and, transitively, the types, constants and aliases at namespace scope that it names."""
+    def _template_words(self, kernels: Sequence[Kernel]) -> set[str]:
+        """Names in template arguments of kernels: the device's compiler will be asked for those instantiations."""
+        words: set[str] = set()
+        for kernel in kernels:
+            if kernel.template_params:
+                for match in re.finditer(rf"\b{kernel.name}\s*<([^<>;(){{}}]+)>", self.code):
+                    words.update(_WORD.findall(match.group(1)))
+        return words
+
+    def _device_items(self, also: set[str]) -> set[int]:
+        """Device code and, transitively, the types, constants and aliases at namespace scope that it names.
+
+        Args:
+            also: names that are wanted beside.
+        """
         by_name: dict[str, list[int]] = {}
         for index, item in enumerate(self.items):
             for name in item.names:
@@ -678,9 +691,10 @@ class _Splitter:
                 if not words & _HOST_WORDS:
                     wanted.add(index)
         seen: set[str] = set()
-        while queue:
-            item = self.items[queue.pop()]
-            words = set(_WORD.findall(self.code[slice(*item.span)]))
+        words = set(also)
+        while words or queue:
+            if queue:
+                words |= set(_WORD.findall(self.code[slice(*self.items[queue.pop()].span)]))
             for name in words & macros.keys() - seen:
                 words |= set(_WORD.findall(macros[name]))
             for name in words - seen:
@@ -690,6 +704,7 @@ class _Splitter:
                     if other.kind == "function" and not _runs_on_device(other.head):
                         continue
                     want(index)
+            words = set()
         return wanted
 
     def _has_device_members(self, item: _Item) -> bool:
@@ -728,7 +743,7 @@ def split_text(source: str, line_map: LineMap | None = None) -> SplitSource:
     return SplitSource(
         source=splitter.source,
         host=splitter.host(kernels, launches),
-        device=splitter.device(),
+        device=splitter.device(kernels),
         kernels=tuple(kernels),
         launches=tuple(launches),
         shared_decls=tuple(splitter.shared_decls()),
