@@ -27,7 +27,7 @@ Reason = Literal["", "value", "nan", "shape", "dtype", "count"]
 
 ROW_FLOOR = 30.0  # a row's scale is at least the whole tensor's RMS over this
 SMALL_OUTPUT = 64  # outputs with fewer elements pool scale and envelope over several seeds
-_CHUNK = {"cpu": 1 << 16, "cuda": 1 << 25}  # on the CPU a piece stays in the cache
+_CHUNK = {"cpu": 1 << 16, "cuda": 1 << 24}  # on the CPU a piece stays in the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def flatten_outputs(obj: Any) -> list[Tensor]:
     """The tensors of a forward's result, in order: a tensor, tuple, list, mapping or dataclass, nested at will.
 
     Raises:
-        InputError: something in it is not a tensor, or there is no tensor at all.
+        InputError: something in it is not a dense real tensor, or there is no tensor at all.
     """
     found = list(_walk_outputs(obj))
     if not found:
@@ -83,6 +83,10 @@ def flatten_outputs(obj: Any) -> list[Tensor]:
 
 def _walk_outputs(obj: Any) -> Iterator[Tensor]:
     if isinstance(obj, Tensor):
+        if obj.layout != torch.strided or obj.is_complex() or obj.is_quantized:
+            raise InputError(
+                f"forward returned a {obj.layout} {obj.dtype} tensor; only dense real ones can be compared"
+            )
         yield obj
     elif isinstance(obj, Mapping):
         for value in obj.values():
@@ -99,13 +103,11 @@ def _walk_outputs(obj: Any) -> Iterator[Tensor]:
 
 def is_exact(tensor: Tensor) -> bool:
     """Whether a truth is compared exactly (integers and bools)."""
-    return not (tensor.is_floating_point() or tensor.is_complex())
+    return not tensor.is_floating_point()
 
 
 def rows_of(tensor: Tensor) -> Tensor:
     """View (or copy, if strided) as [rows, last dimension]; a 0-dimensional tensor is one row of one element."""
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj()).flatten(-2)
     if tensor.dim() == 0:
         return tensor.reshape(1, 1)
     columns = tensor.shape[-1]
@@ -172,8 +174,6 @@ class _Worst:
 def _float_worst(y: Tensor, truth: Tensor, scale: Tensor | None) -> _Worst:
     t_rows, y_rows = rows_of(truth), rows_of(y)
     s_rows = (row_scale(truth) if scale is None else scale.to(truth.device)).reshape(-1, 1)
-    if truth.is_complex():
-        s_rows = s_rows.expand(t_rows.shape[0], 1)
     worst = _Worst()
     for r, c in pieces_of(t_rows):
         t, v = t_rows[r, c].double(), y_rows[r, c].to(truth.device).double()
@@ -320,8 +320,6 @@ def compare_outputs(outputs: Sequence[Tensor], truth: "Truth", tolerances: Seque
 
 
 def _unravel(flat: int, target: Tensor) -> tuple[int, ...]:
-    if target.is_complex():
-        flat //= 2
     index: list[int] = []
     for size in reversed(target.shape):
         index.append(flat % size)

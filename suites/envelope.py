@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +25,7 @@ _ROUNDING = ("fp16", "bf16")
 
 @dataclass(slots=True)
 class Samples:
-    """Errors over the draws of one entry.
+    """Errors over the draws of one entry (at least one).
 
     Outputs of fewer than 64 elements wait until all draws are in: their scale is pooled over the draws (honest
     summation orders of a signed scalar sum differ by more than one draw shows).
@@ -36,7 +36,6 @@ class Samples:
         skipped: member -> why it did not run.
     """
 
-    outputs: int
     members: dict[str, list[float]] = field(default_factory=dict)
     controls: dict[str, list[float | None]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -59,10 +58,7 @@ class Samples:
                     continue
                 if name in _ROUNDING and is_exact(truth.outputs[i]):
                     continue  # shorter types may tie what differs; indices stay exact under every policy
-                target, scale = truth.outputs[i][part], truth.scales[i]
-                if scale is not None and scale.dim():
-                    scale = scale[part] if scale.shape[0] == truth.outputs[i].shape[0] and scale.dim() > 1 else scale
-                self._offer(name, i, normalised_error(y, target, scale, truth.selection(i)))
+                self._offer(name, i, _error_of(truth, i, y, part))
         for i, target in enumerate(truth.outputs):
             if not small[i]:
                 self._offer_controls(i, control_errors(target, truth.scales[i], drawn.inputs))
@@ -85,18 +81,22 @@ class Samples:
                 if answers is not None:
                     yield name, whole, answers
             except OracleError as error:
-                if error.reason == "out-of-memory" and (plan := _slices(drawn, truth)) is not None:
-                    yield from _sliced_runs(member, drawn, plan)
-                else:
+                plan = _slices(drawn, truth) if error.reason == "out-of-memory" else None
+                if plan is None:
                     self.skipped[name] = str(error)
+                    continue
+                try:
+                    yield from _sliced_runs(member, drawn, plan)
+                except OracleError as again:
+                    self.skipped[name] = str(again)
 
     def _offer(self, member: str, output: int, err: float) -> None:
-        row = self.members.setdefault(member, [0.0] * self.outputs)
+        row = self.members.setdefault(member, [0.0] * len(self._truths[0]))
         row[output] = max(row[output], err)
 
     def _offer_controls(self, output: int, errors: dict[str, float]) -> None:
         for name, err in errors.items():
-            row = self.controls.setdefault(name, [None] * self.outputs)
+            row = self.controls.setdefault(name, [None] * len(self._truths[0]))
             before = row[output]
             row[output] = err if before is None else min(before, err)
 
@@ -104,7 +104,7 @@ class Samples:
         """Pool the small outputs and judge what waited for that. Returns the pooled row scales per output."""
         pools: list[tuple[float, ...] | None] = []
         scales: dict[int, Tensor] = {}
-        for i in range(self.outputs):
+        for i in range(len(self._truths[0])):
             draws = [t[i] for t in self._truths]
             if not _is_small(draws[0]) or draws[0].numel() == 0:
                 pools.append(None)
@@ -123,7 +123,7 @@ class Samples:
 
     def envelope(self) -> tuple[float, ...]:
         """The largest error of any member, per output."""
-        return tuple(max(row[i] for row in self.members.values()) for i in range(self.outputs))
+        return tuple(max(row[i] for row in self.members.values()) for i in range(len(self._truths[0])))
 
     def worst_member(self, output: int) -> str:
         """Which member the envelope of an output comes from."""
@@ -132,6 +132,16 @@ class Samples:
 
 def _is_small(truth: Tensor) -> bool:
     return truth.numel() < SMALL_OUTPUT and not is_exact(truth)
+
+
+def _error_of(truth: Truth, output: int, y: Tensor, part: slice) -> float:
+    """Error of some items of the batch (all of them where `part` is everything)."""
+    target, scale, selection = truth.outputs[output][part], truth.scales[output], truth.selection(output)
+    if scale is not None and scale.dim() > 1:  # a scale of one dimension belongs to the only row
+        scale = scale[part]
+    if selection is not None and target.shape != truth.outputs[output].shape:
+        selection = replace(selection, values=selection.values[part])
+    return normalised_error(y, target, scale, selection)
 
 
 def _own_or_pooled(truth: Tensor, pooled: Tensor) -> Tensor:

@@ -184,32 +184,27 @@ def _draw(problem: Problem, entry: Entry, draw: int, device: torch.device) -> Dr
 
 
 def _measure(problem: Problem, entry: Entry, device: torch.device, policy: TolerancePolicy, seeds: int) -> Measured:
-    dtype = entry_dtype(entry)
-    cap = policy.cap(dtype)
-    samples: Samples | None = None
+    cap = policy.cap(entry_dtype(entry))
+    _check_draw(problem, entry, device)
+    samples = Samples()
     counts: list[tuple[int, ...]] = []
     for draw in range(seeds):
         drawn = _draw(problem, entry, draw, device)
-        if draw == 0:
-            _check_reproducible(drawn, _draw(problem, entry, draw, device))
-            _check_random(drawn)
         truth = compute_truth(drawn, TRUE_FP32, ties=policy.ties)
         _check_truth(truth)
-        if samples is None:
-            samples = Samples(len(truth.outputs))
         if draw < POWER_DRAWS:
             assert truth.reference is not None
             counts.append(fan_in(drawn, truth.reference))
         samples.add(drawn, truth, policy)
-        size = _bytes(drawn, truth)
-    assert samples is not None
+        size, dtypes = _bytes(drawn, truth), truth.output_dtypes
+        exact = [is_exact(t) and truth.selection(i) is None for i, t in enumerate(truth.outputs)]
+        del drawn, truth  # before the next draw is made
     pool = samples.finish()
     n = tuple(max(c) for c in zip(*counts, strict=True))
     envelope = samples.envelope()
-    exact = [is_exact(t) and truth.selection(i) is None for i, t in enumerate(truth.outputs)]
     tolerances = tuple(
         (0.0 if e == 0 else math.inf) if x else tolerance(k, e, t)
-        for x, k, e, t in zip(exact, n, envelope, truth.output_dtypes, strict=True)
+        for x, k, e, t in zip(exact, n, envelope, dtypes, strict=True)
     )
     powers = _powers(problem, entry, device, policy, tolerances, pool, min(POWER_DRAWS, seeds))
     measured = Measured(
@@ -234,10 +229,14 @@ def _measure(problem: Problem, entry: Entry, device: torch.device, policy: Toler
     return measured
 
 
-def _check_reproducible(first: Drawn, second: Drawn) -> None:
+def _check_draw(problem: Problem, entry: Entry, device: torch.device) -> None:
+    """The same seed gives the same inputs, and the reference's answer depends on nothing else."""
+    first, second = (_draw(problem, entry, 0, device) for _ in range(2))
     leaves = zip(tree_leaves(first.inputs), tree_leaves(second.inputs), strict=True)
     if not all(_same(a, b) for a, b in leaves):
         raise _Rejection("draw-not-reproducible", "get_inputs gave other values for the same seed")
+    del second
+    _check_random(first)
 
 
 def _same(a: Any, b: Any) -> bool:
