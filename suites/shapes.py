@@ -5,7 +5,9 @@ Shapes that are multiples of a block never show an unguarded last block. Small r
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -53,8 +55,10 @@ _REST: dict[str, dict[int, tuple[tuple[int, ...], ...]]] = {
         3: ((35, 33, 19), (19, 17, 11), (35, 5, 3), (19, 5, 3)),
     },
 }
-#: Channels, groups, features: only under the policy `all`. Many multiples of 3 and 5, so that groups still divide them.
-_MODEL_VALUES = (5, 7, 12, 24, 20, 40, 48, 60, 72, 80, 96, 160, 192, 320, 384, 640, 768, 1536, 2560, 3072)
+#: Channels, groups, features: only under the policy `all`. The first smaller one that still runs; many are multiples of
+#: 3 and 5, so that groups divide them.
+_MODEL_VALUES = (127, 63, 31, 15, 7, 5, 120, 96, 72, 60, 40, 24, 20, 12, 160, 192, 384, 768, 1536, 3072)
+_ALGORITHM = re.compile(r"kernel|stride|padding|dilation|pool", re.IGNORECASE)  # never a size
 
 
 def ragged_variants(
@@ -67,7 +71,8 @@ def ragged_variants(
     """Changed constants that give a problem small, ragged shapes, the most useful first.
 
     In order: odd and prime remainders (batch 33, rows of 1021), tiny, just over a power of two (33, 65, 1025), and one
-    long enough that a block has to loop (4099). Every variant was loaded and its reference run once on the CPU.
+    long enough that a block has to loop (4099); the first two where only the batch can change. Every variant was
+    loaded and its reference run once on the CPU.
 
     Args:
         problem: the problem.
@@ -85,11 +90,15 @@ def ragged_variants(
 def _variants(problem: Problem, along: int | None, policy: ShapePolicy, max_bytes: int) -> Iterator[Changes]:
     known = sizes(problem)
     free = [s for s in known if s.places and not s.fixed]
-    model = [s for s in known if s.fixed] if policy == "all" else []
+    fixed = [s for s in known if s.fixed and not _ALGORITHM.search(s.name)] if policy == "all" else []
+    model = _smaller_model(problem, fixed)
+    batch_only = not model and all(s.batch for s in free)
     seen: set[Changes] = set()
-    for plan in _BATCHES:
+    for plan in ("remainder", "tiny") if batch_only else _BATCHES:
         max_work = _MAX_MORE_WORK if seen else _MAX_WORK
-        changes = _fill(problem, _ordered(free, along), model, plan, max_bytes, max_work)
+        good_work = _MAX_MORE_WORK if batch_only else _GOOD_WORK  # a batch of 17 is worth more than a quick one of 2
+        fillings = ({**values, **model} for values in _fillings(_ordered(free, along), plan))
+        changes = _fill(problem, fillings, max_bytes, good_work, max_work)
         if changes and changes not in seen and _runs(problem, changes):
             seen.add(changes)
             yield changes
@@ -101,16 +110,12 @@ def _ordered(free: Sequence[Size], along: int | None) -> list[Size]:
 
 
 def _fill(
-    problem: Problem, free: Sequence[Size], model: Sequence[Size], plan: str, max_bytes: int, max_work: int
+    problem: Problem, fillings: Iterable[dict[Key, int]], max_bytes: int, good_work: int, max_work: int
 ) -> Changes | None:
-    """The first filling of a plan that runs and is quick; failing that, the quickest one that runs and fits.
-
-    Where only the batch is free, a batch of 17 is worth more than a quick one of 2.
-    """
-    good_work = _GOOD_WORK if any(not s.batch for s in free) or plan == "tiny" else _MAX_MORE_WORK
+    """The first filling that runs and is quick; failing that, the quickest one that runs and fits."""
     best: tuple[int, Changes] | None = None
-    for values in _fillings(free, plan):
-        changes = change(problem, _with_model(problem, values, model))
+    for values in fillings:
+        changes = change(problem, values)
         static = static_or_none(problem, changes) if changes else None
         if static is None or not _usable(static, max_bytes):
             continue
@@ -128,28 +133,23 @@ def _state_bytes(static: Static) -> int:
 def _fillings(free: Sequence[Size], plan: str) -> Iterator[dict[Key, int]]:
     batch = next((s for s in free if s.batch), None)
     rest = [s for s in free if s is not batch]
-    depth = max((sum(s.places.count(p) for s in rest for p in s.places if p[0] == i) for i in _inputs(rest)), default=0)
+    depth = max(Counter(i for size in rest for i, _ in size.places).values(), default=0)
     lengths = _REST[plan][min(3, depth)] if depth else ((),)
     for row in lengths:
         for b in _BATCHES[plan] if batch else (0,):
             values = batch.at(b) if batch else {}
             for i, size in enumerate(rest):
                 values |= size.at(row[i % len(row)] + 2 * (i // len(row)))
-            if values:
-                yield values
+            yield values
 
 
-def _inputs(rest: Sequence[Size]) -> set[int]:
-    return {i for size in rest for i, _ in size.places}
-
-
-def _with_model(problem: Problem, values: dict[Key, int], model: Sequence[Size]) -> dict[Key, int]:
-    """Sizes of the model added to a filling, each with the first other value that still runs."""
-    chosen = dict(values)
+def _smaller_model(problem: Problem, model: Sequence[Size]) -> dict[Key, int]:
+    """Sizes of the model, each with the first smaller value that runs with the ones before it."""
+    chosen: dict[Key, int] = {}
     for size in model:
-        for value in (size.value + 1, *_MODEL_VALUES):
+        for value in _MODEL_VALUES:
             trial = {**chosen, **size.at(value)}
-            if value < 2 * size.value and value != size.value and static_or_none(problem, change(problem, trial)):
+            if value < size.value and static_or_none(problem, change(problem, trial)):
                 chosen = trial
                 break
     return chosen
