@@ -12,7 +12,7 @@ import platform
 import secrets
 import statistics
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 

@@ -254,7 +254,9 @@ def kernelbench_trial_seeds(n: int, seed: int = 42) -> list[int]:
 
 def seed_everything(seed: int) -> None:
     """Seed torch (all devices), numpy and random; hold `RNG_LOCK` from here to the end of the draw."""
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():  # without one, torch.manual_seed files the call, stack trace and all, for later
+        torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
