@@ -15,12 +15,12 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
+from ..suites.devices import resolve_device
 from ..suites.errors import InputError
 from ..suites.problem import Problem, list_problems
 from ..suites.suite import find_suite
 from ..suites.suite_cache import cache_folder
 from .client import JudgeClient
-from .devices import resolve_device
 from .doctor_probes import CANDIDATES, BackendReport, probe_backend
 from .sandbox import isolation
 from .task import JudgeConfig

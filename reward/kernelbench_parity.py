@@ -13,13 +13,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ..suites.devices import resolve_device
 from ..suites.errors import InputError
 from ..suites.hashing import stable_hash
 from ..suites.problem import Problem, find_problem
 from ..suites.protocol import load_protocol
 from .cli import Commands, run
 from .client import JudgeClient
-from .devices import resolve_device
 from .kernelbench import TIME_LIMIT_S, OfficialChecker
 from .score import resolve_problems
 from .score_rows import Row, read_rows

@@ -6,8 +6,8 @@ import secrets
 import sys
 from typing import Any
 
+from ..suites import devices
 from ..suites.errors import InputError
-from . import devices
 from .config import RUN_KEY_VARIABLE
 
 _log = logging.getLogger(__name__)

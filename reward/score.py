@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from ..suites.devices import resolve_device
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text, stable_hash
 from ..suites.problem import Problem, find_problem, problem_from_source
@@ -19,7 +20,6 @@ from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.suite import find_suite
 from ..suites.suite_cache import suite_identity
 from .client import JudgeClient
-from .devices import resolve_device
 from .score_rows import Row, read_rows
 from .score_store import ScoreStore
 from .score_summary import Coverage, Summary, print_summary, summarise

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
 from .draw import entry_bytes
 from .entry import Entry
+from .generators import GENERATORS
 from .problem import Problem
 from .shapes import ragged_variants
 from .suite import Suite, SuiteEntry
@@ -26,6 +27,7 @@ Progress = Callable[[str], None]
 Recipe = tuple[str, Mapping[str, Any]]  # a generator and its parameters
 
 _MIB = 1 << 20
+_SMALL = _MIB  # a ragged entry is there for its remainders, and runs for every candidate
 _CPU_DECLARED = (64 * _MIB, 4_000_000_000)  # bytes and multiply-adds of a declared-shape entry that a CPU still judges
 _CPU_RESERVE = (16 * _MIB, 500_000_000)  # of a twin that is only there for refusals
 _GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
@@ -33,8 +35,24 @@ _TARGETED = 3
 _MAX_ENTRIES = 6
 
 _DENSE: tuple[Recipe, ...] = (("normal", {}), ("own", {}))
-_TARGETS: Mapping[Kind, tuple[Recipe, ...]] = dict.fromkeys(get_args(Kind), ())
-_LAST: tuple[Recipe, ...] = ()
+#: Per kind of operator, the families that show what goes wrong there; each family's docstring says what that is.
+_TARGETS: Mapping[Kind, tuple[Recipe, ...]] = {
+    "elementwise": (("thresholds", {}), ("large", {}), ("negative", {})),
+    "reduction": (("spiky", {}), ("negative", {}), ("integers", {})),
+    "softmax": (("offset", {}), ("spiky", {}), ("zero_rows", {})),
+    "norm": (("spiky", {}), ("zero_rows", {}), ("integers", {})),  # offset would refuse honest one-pass variances
+    "matmul": (("integers", {}), ("spiky", {}), ("ramp", {})),
+    "conv": (("one_hot", {}), ("ramp", {}), ("spiky", {})),
+    "conv_transpose": (("one_hot", {}), ("ramp", {}), ("spiky", {})),
+    "pool": (("negative", {}), ("ramp", {}), ("ties", {})),
+    "loss": (("spiky", {}), ("thresholds", {}), ("ramp", {})),
+    "attention": (("normal", {"sigma": 4.0}), ("spiky", {}), ("ramp", {})),
+    "argreduce": (("ties", {}), ("negative", {}), ("ramp", {})),
+    "scan": (("ramp", {}), ("integers", {}), ("alternating", {})),
+    "network": (("spiky", {}), ("negative", {}), ("ramp", {})),
+    "other": (("spiky", {}), ("negative", {}), ("integers", {})),
+}
+_LAST: tuple[Recipe, ...] = (("spiky", {}), ("negative", {}), ("integers", {}), ("ramp", {}), ("thresholds", {}))
 
 
 def build_default_suite(
@@ -80,7 +98,7 @@ class _Builder:
         self.policy = policy
         self.progress = progress
         self.traits = inspect_problem(problem)
-        self.shapes = ragged_variants(problem, self.traits)
+        self.shapes = ragged_variants(problem, self.traits, max_bytes=_SMALL) or ragged_variants(problem, self.traits)
         self.answers: dict[str, Admission] = {}
 
     def build(self) -> Built:
@@ -192,8 +210,4 @@ def _spares(traits: Traits, shapes: Sequence[Mapping[str, Any]]) -> Iterator[Ent
 
 
 def _usable(recipes: Sequence[Recipe], traits: Traits) -> list[Recipe]:
-    try:
-        from .generators import GENERATORS
-    except ModuleNotFoundError:
-        return [r for r in recipes if r[0] == "own"]
-    return [(name, params) for name, params in recipes if name in GENERATORS and GENERATORS[name].applies(traits)]
+    return [(name, params) for name, params in recipes if GENERATORS[name].applies(traits)]

@@ -2,7 +2,7 @@
 
 import re
 
-from ..suites.errors import InputError
+from .errors import InputError
 
 
 def resolve_device(name: str) -> str:
