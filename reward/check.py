@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from ..suites.devices import resolve_device
 from ..suites.errors import InputError
 from .client import JudgeClient
 from .task import JudgeConfig, Task
@@ -79,22 +80,6 @@ def _read(candidate: Path) -> bytes:
             return file.read(MAX_FILE)
     except OSError as error:
         raise InputError(f"cannot read candidate {candidate}: {error.strerror or error}; check the path") from error
-
-
-def resolve_device(device: str) -> str:
-    """`auto` becomes the first GPU where torch sees one, else the CPU.
-
-    Raises:
-        InputError: not a device that a judge can run on.
-    """
-    if device == "auto":
-        import torch
-
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    kind, _, index = device.partition(":")
-    if device != "cpu" and (kind != "cuda" or (index and not index.isdigit())):
-        raise InputError(f"unknown device {device!r}: use auto, cpu, cuda or cuda:N")
-    return "cuda:0" if device == "cuda" else device
 
 
 def describe(verdict: Verdict, name: str) -> str:

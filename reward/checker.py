@@ -144,8 +144,7 @@ class Checker:
             return _timed(replace(verdict, verdict=hard.outcome, reason=hard.code, message=str(hard)), started, clock)
         with clock.phase("plan"):
             plan = self.planner.plan(task, spec, self._free_bytes)
-        verdict = replace(verdict, suite=short(plan.suite.hash) if plan.suite else "")
-        verdict = replace(verdict, notes=(*verdict.notes, *plan.notes))
+        verdict = replace(verdict, suite=short(plan.suite), notes=(*verdict.notes, *plan.notes))
         if not plan.questions:
             return _timed(_nothing_to_ask(verdict, plan), started, clock)
         for attempt in range(2):

@@ -1,5 +1,6 @@
 """What is put to a candidate, and in which order: the entries of a protocol that fit, cheapest first."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from .truth_cache import SingleFlight
 #: draw, the child's copy, the candidate's own, and the float64 run of the reference (two units each for inputs and
 #: outputs, one for a temporary). Where even that does not fit, the oracle slices.
 STATE_FACTOR = 6
+REMEMBERED_HASHES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,14 @@ class Plan:
 
     Attributes:
         questions: cheapest first (a protocol that lists its entries keeps their order).
-        suite: the suite they come from, if any.
+        suite: hash of the suite they come from, "" where there is none.
         notes: what was left out, and why.
         missing_bytes: how much more memory the smallest entry that was left out would need; 0 where all fit.
         rejections: why the gate admitted nothing, where it admitted nothing.
     """
 
     questions: tuple[Question, ...]
-    suite: Suite | None = None
+    suite: str = ""
     notes: tuple[str, ...] = ()
     missing_bytes: int = 0
     rejections: tuple[str, ...] = ()
@@ -66,6 +68,8 @@ class Planner:
         self.device_class = device.partition(":")[0]
         self.policy = policy
         self._suite_cache = suite_cache
+        self._lock = threading.Lock()
+        self._hashes: dict[int, tuple[Suite, str]] = {}
         self._suites: SingleFlight[tuple[Suite | None, tuple[str, ...]]] = SingleFlight(0, lambda _: 0)
         self._sizes: SingleFlight[int] = SingleFlight(0, lambda _: 0)
         self._admissions: SingleFlight[Admission] = SingleFlight(0, lambda _: 0)
@@ -103,7 +107,17 @@ class Planner:
         if spec.entries == "suite":
             questions.sort(key=lambda q: q.bytes)
         fitting, notes, missing = _fit(questions, free_bytes)
-        return Plan(tuple(fitting), suite, tuple(notes), missing, () if questions else rejections)
+        digest = "" if suite is None else self._hash(suite)
+        return Plan(tuple(fitting), digest, tuple(notes), missing, () if questions else rejections)
+
+    def _hash(self, suite: Suite) -> str:
+        """The suite's hash; it takes longer to compute than a small candidate takes to run."""
+        with self._lock:
+            if id(suite) not in self._hashes:
+                if len(self._hashes) >= REMEMBERED_HASHES:
+                    self._hashes.clear()
+                self._hashes[id(suite)] = suite, suite.hash  # the suite is held, so that its id stays its own
+            return self._hashes[id(suite)][1]
 
     @staticmethod
     def _only(task: Task, suite: Suite | None, items: Sequence[SuiteEntry]) -> tuple[SuiteEntry, ...]:

@@ -3,6 +3,7 @@
 Nothing here imports torch, so the trainer's side stays light.
 """
 
+import functools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Self
@@ -74,18 +75,32 @@ class Task:
         Raises:
             InputError: the problem or the suite cannot be read.
         """
-        from ..suites.problem import problem_from_source
-        from ..suites.suite import Suite
-
         values = dict(data)
         problem = values.pop("problem")
         suite = values.pop("suite")
         return cls(
-            problem=problem_from_source(problem["source"], problem["id"]),
-            suite=None if suite is None else Suite.from_yaml(suite),
+            problem=_problem(problem["source"], problem["id"]),
+            suite=None if suite is None else _suite(suite),
             run_key=bytes.fromhex(values.pop("run_key")),
             **values,
         )
+
+
+# A group's completions carry the same problem and suite: they are read once.
+
+
+@functools.lru_cache(maxsize=256)
+def _problem(source: str, id: str) -> "Problem":
+    from ..suites.problem import problem_from_source
+
+    return problem_from_source(source, id)
+
+
+@functools.lru_cache(maxsize=256)
+def _suite(text: str) -> "Suite":
+    from ..suites.suite import Suite
+
+    return Suite.from_yaml(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kernelward.reward.check import describe, resolve_device, run_check
+from kernelward.reward.check import describe, run_check
 from kernelward.reward.verdict import EntryResult, Outcome, Verdict
 from kernelward.suites.errors import InputError
 from kernelward.suites.problem import Problem
@@ -103,13 +103,6 @@ def test_everything_else_that_is_wrong_is_the_users_error(
     values: dict[str, object] = {"problem": "tiny_relu.py", "device": "cpu"} | options
     with pytest.raises(InputError, match=message):
         run_check(files / name, **values)  # type: ignore[arg-type]
-
-
-def test_devices_are_named_as_torch_names_them() -> None:
-    assert [resolve_device(d) for d in ("cpu", "cuda", "cuda:3")] == ["cpu", "cuda:0", "cuda:3"]
-    for wrong in ("cuda:x", "cpu:1", "mps", ""):
-        with pytest.raises(InputError):
-            resolve_device(wrong)
 
 
 def test_the_text_says_what_decided() -> None:
