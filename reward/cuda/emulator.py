@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
@@ -114,8 +116,9 @@ class EmulatedExtension(Extension):
         self._guarded = GuardedMemory()
         super().__init__(path, self._guarded)
         self.library.kw_emu_report.restype = ctypes.c_char_p
+        self.library.kw_emu_host.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._guarded.register_host = self.library.kw_emu_host
         self._variant = PLAIN_VARIANT
-        self._dead = False
         self.configure(PLAIN_VARIANT)
 
     def configure(self, variant: Variant) -> None:
@@ -149,13 +152,32 @@ class EmulatedExtension(Extension):
     def report(self) -> dict[str, Any]:
         """Launch counts and findings since `configure`."""
         data = json.loads(self.library.kw_emu_report())
-        findings = [Finding(f["kind"], f["message"], f["count"]) for f in data["findings"]]
+        findings = [Finding(f["kind"], located(f["message"], self.path), f["count"]) for f in data["findings"]]
         findings += [Finding("illegal-access", text) for text in self._guarded.damage]
         return {"launches": data["launches"], "threads": data["threads"], "findings": findings}
 
     def reset(self) -> None:
         """Forget a dead kernel, which a real process could not."""
         self.library.kw_emu_reset()
+
+
+_ADDRESS = re.compile(r"@([0-9a-f]+)")
+
+
+def located(message: str, library: Path) -> str:
+    """`message` with code addresses (`@1a2b`) replaced by source names and lines, where binutils are installed."""
+    addresses = _ADDRESS.findall(message)
+    if not addresses:
+        return message
+    try:
+        done = subprocess.run(
+            ["addr2line", "-e", str(library), *addresses], capture_output=True, text=True, timeout=20, check=False
+        )
+        lines = done.stdout.split("\n")
+    except (OSError, subprocess.TimeoutExpired):
+        lines = []
+    names = {a: f"{Path(text).name}" for a, text in zip(addresses, lines, strict=False) if text}
+    return _ADDRESS.sub(lambda m: names.get(m.group(1), f"code +0x{m.group(1)}"), message)
 
 
 @dataclass(slots=True)

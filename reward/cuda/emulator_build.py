@@ -76,6 +76,7 @@ def _flags(kind: Kind) -> tuple[str, ...]:
         "-std=gnu++17",
         "-O1",
         "-g1",
+        "-gdwarf-4",
         "-fPIC",
         "-w",
         "-fvisibility=hidden",

@@ -1,13 +1,13 @@
 """Guarded memory for an emulated call: tensors between guard pages and canary zones, poisoned where nobody wrote.
 
-A read or write past either end of a tensor is seen: on the side where the tensor touches its guard page it faults, on the
-other it meets a zone of poison whose changes are found afterwards. Strict runs use both placements in turn.
+A read or write past either end of a tensor is seen: on the side where the tensor touches its guard page it faults, on
+the other it meets a zone of poison whose changes are found afterwards. Strict runs use both placements in turn.
 """
 
 import ctypes
 import mmap
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,9 +95,11 @@ class GuardedMemory(Memory):
         poison: byte of fresh memory, -1 in plain mode.
         at_end: tensors end at a guard page; else they begin after one.
         damage: what canaries showed in the last call.
+        register_host: told of the pages of CPU memory (address, bytes) and of their end.
     """
 
     def __init__(self) -> None:
+        self.register_host: Callable[[int, int, bool], None] | None = None
         self.poison = -1
         self.at_end = True
         self.damage: list[str] = []
@@ -153,11 +155,17 @@ class GuardedMemory(Memory):
         if not fresh:
             shown.copy_(tensor)
         source = next((v for v in values if isinstance(v, torch.Tensor)), None)
-        if place is not None:
-            region.host = place == "cpu"
-        elif source is None and not any(isinstance(v, list) and v and isinstance(v[0], torch.Tensor) for v in values):
-            region.host = True  # torch::empty({n}) without options is CPU memory
+        listed = any(isinstance(v, list) and v and isinstance(v[0], torch.Tensor) for v in values)
+        if place == "cpu" or (place is None and source is None and not listed):
+            self._make_host(region)  # torch::empty({n}) without options is CPU memory
         return shown
+
+    def _make_host(self, region: Region) -> None:
+        region.host = True
+        if self.register_host is not None:
+            pages, size = region.base - region.offset + PAGE, len(region) - 2 * PAGE
+            self.register_host(pages, size, True)
+            weakref.finalize(region, self.register_host, pages, size, False)
 
     def is_device(self, tensor: torch.Tensor) -> bool:
         """Everything counts as GPU memory but what the extension asked for on the CPU."""
@@ -167,10 +175,6 @@ class GuardedMemory(Memory):
     def device(self, name: str) -> str | None:
         """Torch itself runs on the CPU."""
         return None
-
-    def host_ranges(self) -> list[tuple[int, int]]:
-        """Address and size of regions in CPU memory."""
-        return [(r.base, r.size) for r in self._by_address.values() if r.host and r.size]
 
     def finish(self) -> None:
         """Check the canaries and copy what changed back into the caller's tensors."""

@@ -39,7 +39,7 @@ class EmulatorEngine:
         """Run the candidate's module with `load_inline` and `load` replaced, and return its `ModelNew`.
 
         Raises:
-            CompileFailure: the candidate is broken, or needs what only a GPU has (reason `unsupported`).
+            CompileFailure: the candidate is broken, or needs what only a GPU has (`gaps.py` tells the judge first).
         """
         self._modules = []
         toolchain = self._toolchain or Toolchain.prepare()
@@ -90,12 +90,11 @@ def _remembering(
     def remembering(extension: ExtensionSource) -> EmulatedModule:
         try:
             return build(extension)
-        except Unsupported as gap:
-            failures.append(CompileFailure("unsupported", f"{gap} [{gap.feature}]"))
+        except (CompileFailure, Unsupported) as failure:
+            kind = failure.feature if isinstance(failure, Unsupported) else failure.reason
+            message = str(failure) if kind == "compile" else f"{failure} [{kind}]"
+            failures.append(CompileFailure("compile", message))
             raise failures[-1] from None
-        except CompileFailure as failure:
-            failures.append(failure)
-            raise
 
     return remembering
 

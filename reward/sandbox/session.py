@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import torch
 
+from ..cuda.gaps import emulator_gap
 from ..triton.gaps import interpreter_gap
 from . import process
 from .arena import Arena
@@ -368,6 +369,10 @@ class ChildSession:
         if gap is not None:
             why = f"Triton's interpreter cannot run {gap}; a GPU can judge this candidate"
             raise ChildFailure("unrefereeable", "interpreter", why, "load", alive=True)
+        gap = emulator_gap(source) if self.mode == "cuda-emulator" else None
+        if gap is not None:
+            why = f"the CPU emulator cannot run {gap}; a GPU can judge this candidate"
+            raise ChildFailure("unrefereeable", "emulator", why, "load", alive=True)
         started = time.monotonic()
         data = source.encode("utf-8", "surrogatepass")
         with self._allocated("load"):

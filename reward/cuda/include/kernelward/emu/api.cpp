@@ -137,6 +137,13 @@ KW_EXPORT int kw_emu_take_error(const char** message) {
   *message = rt.sticky_error ? rt.error_message.c_str() : cudaGetErrorString(cudaError_t(e));
   return e;
 }
+// Whole pages of CPU memory that kernels must not reach; `host` 0 takes them off the list.
+KW_EXPORT void kw_emu_host(char* pages, size_t bytes, int host) {
+  auto& list = kw::emu::rt.host_pages;
+  for (size_t i = 0; i < list.size(); i++)
+    if (list[i].first == pages) { list.erase(list.begin() + long(i)); break; }
+  if (host) list.emplace_back(pages, bytes);
+}
 // A fresh process would have no sticky error; tests reuse one.
 KW_EXPORT void kw_emu_reset() { kw::emu::rt.sticky_error = kw::emu::rt.launch_error = 0; }
 KW_EXPORT const char* kw_emu_report() {

@@ -10,8 +10,6 @@
 // Threads run one after the other, so a running number of accesses is a clock for all of them. A write that leaves the
 // bytes as they were conflicts with nothing: many threads may store the same value. A plain read beside an atomic is not
 // reported either: it is the customary first guess of a compare-and-swap loop.
-#include <dlfcn.h>
-
 #include <cstring>
 #include <unordered_map>
 
@@ -101,14 +99,6 @@ bool ordered(const Access& before, const Access& now) {
   return before.thread / 32 == now.thread / 32 && before.when <= race.met[now.thread][before.thread % 32];
 }
 
-std::string place(void* pc) {
-  Dl_info info;
-  char text[32];
-  if (!dladdr(pc, &info)) return "?";
-  snprintf(text, sizeof text, "@%zx", size_t(static_cast<char*>(pc) - static_cast<char*>(info.dli_fbase)) - 1);
-  return text;
-}
-
 std::string target(uintptr_t a) {
   const char* p = reinterpret_cast<const char*>(a);
   for (auto& n : race.names)
@@ -126,7 +116,7 @@ void conflict(uintptr_t address, const Access& before, const char* did, const Ac
   bool both_write = did[0] == 'w' && does[0] == 'w';
   const char* kind = same_warp && !both_write ? "warp-synchronous" : "race";
   for (auto& f : rt.findings) if (f.kind == kind) { f.count++; return; }
-  note(kind, who(before) + " " + did + " (" + place(before.pc) + ") and " + who(now) + " " + does + " (" + place(now.pc) + ") " + target(address) +
+  note(kind, who(before) + " " + did + " (" + code_address(static_cast<char*>(before.pc) - 1) + ") and " + who(now) + " " + does + " (" + code_address(static_cast<char*>(now.pc) - 1) + ") " + target(address) +
                  " without synchronisation in kernel " + rt.kernel);
 }
 

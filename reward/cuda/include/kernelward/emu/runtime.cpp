@@ -1,4 +1,5 @@
 // The emulator's scheduler: the threads of a block are fibers, switched at barriers and warp-level operations.
+#include <dlfcn.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -283,29 +284,30 @@ static void release_barrier() {
   if (other >= 0)
     note("divergent-barrier", "threads of one block wait at different __syncthreads() (lines " + std::to_string(line) + " and " +
                                   std::to_string(other) + ")" + where());
+  rt.idle = 0;
   rt.at_barrier = 0;
   rt.counted = rt.votes;
   rt.votes = 0;
   if (rt.variant.races) race_barrier();
 }
 
-void pause() {
+constexpr uint64_t kIdle = 4000000;
+
+static void yield(uint64_t weight) {
   if (!rt.inside) return;
+  if ((rt.idle += weight) > kIdle) fail(702, "deadlock", "deadlock: threads wait in a loop for what no thread of their block does");
   rt.wait[rt.current] = Wait::kReady;
   suspend();
 }
+
+void pause() { yield(1); }
 
 void fence() { if (rt.variant.races) race_fence(); }
 
 KW_UNTRACKED void atomic_access(const volatile void* address, size_t bytes) {
   if (rt.variant.races) race_atomic(const_cast<const void*>(address), bytes, __builtin_return_address(0));
   // A thread that does nothing but atomics may be spinning on a lock another one holds.
-  if (++rt.spins % 512 == 0 && rt.inside && rt.alive > 1) {
-    uint64_t spins = rt.spins;
-    pause();
-    rt.spins = spins;
-    if (spins > 100000000) fail(702, "deadlock", "deadlock: a thread spins on an atomic that no thread of its block changes");
-  }
+  if (++rt.spins % 512 == 0) yield(8);
 }
 
 // ---- shared memory
@@ -388,6 +390,7 @@ __attribute__((noinline)) static void thread_main() {
       t = rt.current;
       if (rt.variant.races) race_thread_end();
       rt.wait[t] = Wait::kDone;
+      rt.idle = 0;
       rt.alive--;
       Warp& w = rt.warp[t >> 5];
       w.alive &= ~(1u << (t & 31));
@@ -448,6 +451,7 @@ static bool complete_open() {
 static void run_block() {
   block_serial++;
   rt.next = 0;
+  rt.idle = 0;
   rt.alive = rt.threads;
   rt.at_barrier = rt.at_warp = rt.votes = rt.counted = 0;
   rt.static_bytes = 0;
@@ -500,6 +504,15 @@ static void run_block() {
 
 // ---- faults
 
+// "@offset" in the library; emulator.py makes a line of the source of it.
+std::string code_address(void* pc) {
+  Dl_info info;
+  if (!dladdr(pc, &info)) return "?";
+  char text[32];
+  snprintf(text, sizeof text, "@%zx", size_t(static_cast<char*>(pc) - static_cast<char*>(info.dli_fbase)));
+  return text;
+}
+
 static void on_fault(int signal, siginfo_t* info, void* context) {
   if (!rt.inside) {  // not a kernel's: let it kill the process
     struct sigaction fall {};
@@ -519,6 +532,8 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
   int error = 700;
   if (signal == SIGFPE) { kind = "integer-division"; message = "integer division by zero"; error = 719; }
   if (signal == SIGILL) { kind = "trap"; message = "an illegal instruction was encountered"; error = 715; }
+  for (auto& range : rt.host_pages)
+    if (address >= range.first && address < range.first + range.second) message = "an illegal memory access was encountered (a CPU tensor)";
   if (address >= rt.stacks && address < rt.stacks + kStack * kMaxThreads) {
     kind = "stack-overflow";
     message = "a thread's local memory overflowed (128 KiB here; recursion or a large local array)";
@@ -526,9 +541,7 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
   }
   rt.sticky_error = error;
   rt.error_message = message;
-  char at[64];
-  snprintf(at, sizeof at, " at pc %p", pc);
-  note(kind, message + where() + at);
+  note(kind, std::string(message) + where() + ", " + code_address(pc));
   void* lost;
   kw_switch(&lost, rt.main_sp);  // the faulting fiber is abandoned; reset_fibers() takes its stack back
 }
@@ -623,6 +636,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     start = draw() % blocks;
     do step = 1 + draw() % (blocks - 1); while (gcd(step, blocks) != 1);
   }
+  for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_NONE);
   rt.inside = true;
   for (uint64_t i = 0; i < blocks && !rt.sticky_error; i++) {
     uint64_t b = backwards ? blocks - 1 - i : random ? uint64_t((__uint128_t(i) * step + start) % blocks) : i;
@@ -631,6 +645,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     run_block();
   }
   rt.inside = false;
+  for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_READ | PROT_WRITE);
   if (rt.sticky_error) reset_fibers();
 }
 

@@ -80,7 +80,8 @@ struct Runtime {
   Fiber* fiber = nullptr;
   void* main_sp = nullptr;
   bool inside = false;
-  uint64_t spins = 0;
+  uint64_t spins = 0;  // atomics since the thread was last switched to
+  uint64_t idle = 0;   // pauses since anything else happened in the block
   // stacks
   char* stacks = nullptr;
   int stacks_used = 0;
@@ -94,9 +95,11 @@ struct Runtime {
   uint64_t launches = 0, kernel_threads = 0, rejected_launches = 0, switches = 0, lenient = 0;
   std::vector<Finding> findings;
   std::vector<std::pair<const void*, int>> opted_in;  // cudaFuncSetAttribute
+  std::vector<std::pair<char*, size_t>> host_pages;   // CPU memory: out of reach while a kernel runs
 };
 extern Runtime rt;
 
+std::string code_address(void* pc);
 void note(const char* kind, const std::string& message);
 void race_block_begin();
 void race_launch_begin();

@@ -1,0 +1,423 @@
+"""The emulator's device side: values, schedules, memory faults, errors as CUDA reports them, races."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelward.reward.cuda.emulator import (
+    NAN_POISON,
+    PLAIN_VARIANT,
+    RACE_VARIANT,
+    STRICT_VARIANTS,
+    CudaError,
+    EmulatedModule,
+    Order,
+    Variant,
+)
+from kernelward.reward.cuda.emulator_build import Toolchain
+from kernelward.reward.cuda.frontend import ExtensionSource
+
+ALL_ORDERS = [Variant(order, NAN_POISON, at_end=bool(order % 2), seed=9) for order in Order]
+HEAD = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n"
+
+
+@pytest.fixture
+def build(toolchain: Toolchain, tmp_path: Path) -> Any:
+    """Compile one CUDA source with an exported function `f`."""
+
+    def make(cuda: str, functions: tuple[str, ...] = ("f",), cpp: tuple[str, ...] = ()) -> EmulatedModule:
+        return EmulatedModule.create(ExtensionSource("extension", cpp, (HEAD + cuda,), functions), toolchain, tmp_path)
+
+    return make
+
+
+def codes(module: EmulatedModule) -> set[str]:
+    return {finding.code for finding in module.report()["findings"]}
+
+
+def host(kernel: str, launch: str, output: str = "torch::zeros({64}, x.options())", x: str = "float") -> str:
+    """A kernel and a function `f(x)` that launches it into `y`."""
+    return f"""{kernel}
+torch::Tensor f(torch::Tensor x) {{ auto y = {output}; {launch}; return y; }}
+""".replace("X_PTR", f"x.data_ptr<{x}>()").replace("Y_PTR", f"y.data_ptr<{x}>()")
+
+
+WARP = """
+__global__ void k(const float* x, float* y) {
+    int t = threadIdx.x;
+    unsigned all = 0xffffffff;
+    float v = x[t];
+    y[0 * 32 + t] = __shfl_sync(all, v, (t + 5) % 32);
+    y[1 * 32 + t] = __shfl_up_sync(all, v, 3);
+    y[2 * 32 + t] = __shfl_down_sync(all, v, 3, 8);
+    y[3 * 32 + t] = __shfl_xor_sync(all, v, 9);
+    y[4 * 32 + t] = (float)__popc(__ballot_sync(all, t % 3 == 0));
+    y[5 * 32 + t] = (float)__any_sync(all, t == 31) + 2 * __all_sync(all, t < 31);
+    y[6 * 32 + t] = (float)__reduce_add_sync(all, t);
+    y[7 * 32 + t] = (float)__popc(__match_any_sync(all, t / 4));
+    if (t % 2) y[8 * 32 + t] = (float)__popc(__activemask());
+    else y[8 * 32 + t] = -(float)__reduce_max_sync(0x55555555u, t);
+}"""
+
+
+@pytest.mark.parametrize("variant", [PLAIN_VARIANT, *ALL_ORDERS], ids=lambda v: f"{v.order.name}-{v.poison}")
+def test_warp_operations_have_cudas_values_under_every_schedule(build: Any, variant: Variant) -> None:
+    module = build(host(WARP, "k<<<1, 32>>>(X_PTR, Y_PTR)", "torch::empty({9, 32}, x.options())"))
+    module.configure(variant)
+    x = torch.arange(32.0)
+    y = module.f(x)
+    lanes = torch.arange(32)
+    assert torch.equal(y[0], x[(lanes + 5) % 32])
+    assert torch.equal(y[1], torch.where(lanes < 3, x, x[(lanes - 3).clamp(min=0)]))
+    assert torch.equal(y[2], torch.where(lanes % 8 + 3 < 8, x[(lanes + 3) % 32], x))
+    assert torch.equal(y[3], x[lanes ^ 9])
+    assert y[4].unique().item() == 11
+    assert y[5].unique().item() == 1
+    assert y[6].unique().item() == 31 * 16
+    assert y[7].unique().item() == 4
+    assert torch.equal(y[8], torch.where(lanes % 2 == 1, torch.tensor(16.0), torch.tensor(-30.0)))
+    assert not codes(module)
+
+
+HALF = """
+__global__ void k(const __half* x, __half* y) {
+    int t = threadIdx.x;
+    __half2 pair = __halves2half2(x[t], x[t]);
+    y[t] = __hfma(x[t], x[t], __float2half(0.1f));
+    y[64 + t] = __high2half(__hmul2(pair, pair));
+}
+torch::Tensor f(torch::Tensor x) {
+    auto y = torch::empty({128}, x.options());
+    k<<<1, 64>>>(reinterpret_cast<const __half*>(x.data_ptr<at::Half>()), reinterpret_cast<__half*>(y.data_ptr<at::Half>()));
+    return y;
+}"""
+
+
+def test_half_arithmetic_rounds_once_from_float(build: Any) -> None:
+    module = build(HALF)
+    x = torch.randn(64, generator=torch.Generator().manual_seed(1)).half()
+    y = module.f(x)
+    expected = (x.double() * x.double() + torch.tensor(0.1).half().double()).float().half()
+    assert torch.equal(y[:64], expected)
+    assert torch.equal(y[64:], (x.float() * x.float()).half())
+
+
+def test_half_conversion_matches_torch_for_every_bit_pattern(build: Any) -> None:
+    module = build("""
+__global__ void k(const float* x, __half* y, float* z, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { y[i] = __float2half(x[i]); z[i] = __half2float(y[i]); }
+}
+std::vector<torch::Tensor> f(torch::Tensor x) {
+    auto y = torch::empty({x.numel()}, x.options().dtype(torch::kHalf));
+    auto z = torch::empty_like(x);
+    k<<<(x.numel() + 255) / 256, 256>>>(x.data_ptr<float>(), (__half*)y.data_ptr<at::Half>(), z.data_ptr<float>(), x.numel());
+    return {y, z};
+}""")
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.float16).float()
+    between = (every[:-1] + every[1:]) / 2
+    x = torch.cat([every, between, every * 1.0001])
+    y, z = module.f(x)
+    assert torch.equal(y.nan_to_num(7), x.half().nan_to_num(7))
+    assert torch.equal(z.nan_to_num(7), x.half().float().nan_to_num(7))
+
+
+ATOMICS = """
+__global__ void k(const int* x, int* y) {
+    int t = blockIdx.x * blockDim.x + threadIdx.x;
+    atomicAdd(&y[0], x[t]); atomicSub(&y[1], 1); atomicMax(&y[2], x[t]); atomicMin(&y[3], x[t]);
+    atomicOr(&y[4], 1 << (t % 8)); atomicXor(&y[5], 3); atomicInc((unsigned*)&y[6], 100u);
+    int old = y[7], seen;
+    do { seen = old; old = atomicCAS(&y[7], seen, seen + 2); } while (old != seen);
+}"""
+
+
+def test_atomics_of_many_blocks_and_no_race_is_reported_for_them(build: Any) -> None:
+    module = build(host(ATOMICS, "k<<<4, 64>>>(X_PTR, Y_PTR)", "torch::zeros({8}, x.options())", "int"))
+    x = torch.arange(256, dtype=torch.int32) - 100
+    for variant in (*STRICT_VARIANTS, RACE_VARIANT):
+        module.configure(variant)
+        assert module.f(x).tolist() == [x.sum().item(), -256, 155, -100, 255, 0, 54, 512]
+        assert not codes(module)
+
+
+BEFORE = "__global__ void k(const float* x, float* y) { int t = threadIdx.x; y[t] = x[t] + x[SHIFT]; }"
+
+
+@pytest.mark.parametrize("shift", ["-1", "64"])
+@pytest.mark.parametrize("elements", [64, 1024 + 64])
+def test_reading_one_element_outside_a_tensor_is_seen(build: Any, shift: str, elements: int) -> None:
+    place = "-1" if shift == "-1" else "NUM"
+    kernel = "__global__ void k(const float* x, float* y, int n) { y[threadIdx.x] = x[threadIdx.x] + x[INDEX]; }"
+    kernel = kernel.replace("INDEX", "n" if place == "NUM" else "-1")
+    module = build(host(kernel, "k<<<1, 64>>>(X_PTR, Y_PTR, x.numel())"))
+    outcomes = []
+    for variant in STRICT_VARIANTS:
+        module.configure(variant)
+        try:
+            y = module.f(torch.ones(elements))
+            outcomes.append("value" if not torch.equal(y, torch.full((64,), 2.0)) else "ok")
+        except CudaError as error:
+            assert error.code == 700
+            assert codes(module) == {"illegal-access"}
+            outcomes.append("illegal")
+        module.reset()
+    assert "illegal" in outcomes
+
+
+@pytest.mark.parametrize("index", ["-1", "n"])
+def test_writing_one_element_outside_a_tensor_is_found_in_every_placement(build: Any, index: str) -> None:
+    kernel = f"__global__ void k(float* y, int n) {{ y[threadIdx.x] = 1; if (threadIdx.x == 0) y[{index}] = 2; }}"
+    module = build(host(kernel, "k<<<1, 64>>>(Y_PTR, 64)"))
+    for variant in STRICT_VARIANTS:
+        module.configure(variant)
+        try:
+            module.f(torch.ones(1))
+        except CudaError as error:
+            assert error.code == 700
+        assert codes(module) == {"illegal-access"}
+        module.reset()
+
+
+def test_plain_mode_lets_small_overruns_pass_like_a_gpu(build: Any) -> None:
+    kernel = "__global__ void k(float* y, int n) { y[threadIdx.x] = 1; if (threadIdx.x == 0) y[n] = 2; }"
+    module = build(host(kernel, "k<<<1, 64>>>(Y_PTR, 64)"))
+    assert torch.equal(module.f(torch.ones(1)), torch.ones(64))
+    assert not codes(module)
+
+
+def test_the_process_survives_a_wild_access_and_says_where(build: Any) -> None:
+    kernel = "__global__ void k(float* y) {\n  if (threadIdx.x == 3)\n    y[1l << 40] = 1;\n}"
+    module = build(host(kernel, "k<<<2, 64>>>(Y_PTR)"))
+    with pytest.raises(CudaError, match="illegal memory access"):
+        module.f(torch.ones(1))
+    (finding,) = module.report()["findings"]
+    assert finding.code == "illegal-access"
+    assert "kernel k, block (0,0,0), thread (3,0,0)" in finding.message
+    assert "cuda_sources[0]:6" in finding.message or "source[0]:6" in finding.message
+    with pytest.raises(CudaError):  # the error is sticky, as in a real context
+        module.f(torch.ones(1))
+    module.reset()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("1, 1025", "invalid configuration"),
+        ("0, 64", "invalid configuration"),
+        ("dim3(1, 70000), 64", "invalid configuration"),
+        ("1, dim3(1, 1, 65)", "invalid configuration"),
+        ("1, 64, 49153", "invalid argument"),
+    ],
+)
+def test_launches_outside_sm90_limits_fail_and_are_reported(build: Any, config: str, message: str) -> None:
+    module = build(host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", f"k<<<{config}>>>(Y_PTR)"))
+    with pytest.raises(CudaError, match=message):
+        module.f(torch.ones(1))
+    assert codes(module) == {"launch-error"}
+
+
+def test_launch_errors_are_cleared_by_cuda_get_last_error(build: Any) -> None:
+    module = build("""
+__global__ void k(float* y) { y[threadIdx.x] = 1; }
+std::vector<int64_t> f(torch::Tensor x) {
+    k<<<1, 2000>>>(x.data_ptr<float>());
+    int64_t peek = cudaPeekAtLastError(), first = cudaGetLastError(), second = cudaGetLastError();
+    k<<<1, 4>>>(x.data_ptr<float>());
+    return {peek, first, second, (int64_t)cudaDeviceSynchronize()};
+}""")
+    x = torch.zeros(4)
+    assert module.f(x) == [9, 9, 0, 0]
+    assert torch.equal(x, torch.ones(4))
+
+
+def test_dynamic_shared_memory_needs_the_opt_in_beyond_48_kib(build: Any) -> None:
+    module = build("""
+__global__ void k(float* y) { extern __shared__ float s[]; s[threadIdx.x + 12000] = 1; __syncthreads(); y[threadIdx.x] = s[12000]; }
+int64_t f(torch::Tensor y, bool opt) {
+    if (opt) cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, 60000);
+    k<<<1, 4, 60000>>>(y.data_ptr<float>());
+    return cudaGetLastError();
+}""")
+    y = torch.zeros(4)
+    assert module.f(y, False) == 1
+    assert module.f(y, True) == 0
+    assert torch.equal(y, torch.ones(4))
+
+
+def test_more_than_48_kib_of_static_shared_memory_is_refused(build: Any) -> None:
+    module = build(host("__global__ void k(float* y) { __shared__ float s[12289]; s[threadIdx.x] = 1; y[0] = s[0]; }", "k<<<1, 4>>>(Y_PTR)"))
+    with pytest.raises(CudaError):
+        module.f(torch.ones(1))
+    assert codes(module) == {"shared-memory-limit"}
+    module.reset()
+
+
+SHARED_OVERRUN = """
+template <int N> __device__ void fill(float* y) {
+    __shared__ float first[N], second[N];
+    first[threadIdx.x] = 1; second[threadIdx.x] = 2;
+    if (threadIdx.x == 0) first[N] = 7;
+    __syncthreads();
+    y[threadIdx.x] = first[threadIdx.x];
+}
+__global__ void k(float* y) { fill<64>(y); }"""
+
+
+def test_a_write_past_shared_arrays_is_found(build: Any) -> None:
+    module = build(host(SHARED_OVERRUN.replace("first[N] = 7", "second[N] = 7"), "k<<<1, 64>>>(Y_PTR)"))
+    module.configure(STRICT_VARIANTS[0])
+    module.f(torch.ones(1))
+    assert codes(module) == {"shared-out-of-bounds"}
+
+
+def test_unwritten_shared_memory_outputs_and_locals_are_poison(build: Any) -> None:
+    kernel = "__global__ void k(float* y) { __shared__ float s[64]; if (threadIdx.x) s[threadIdx.x] = 0; __syncthreads(); if (threadIdx.x != 1) y[threadIdx.x] = s[threadIdx.x]; }"
+    module = build(host(kernel, "k<<<1, 64>>>(Y_PTR)", "torch::empty({64}, x.options())"))
+    module.configure(STRICT_VARIANTS[1])
+    y = module.f(torch.ones(1))
+    assert y[:2].isnan().all()
+    assert torch.equal(y[2:], torch.zeros(62))
+
+
+def test_a_barrier_in_a_divergent_branch_is_found(build: Any) -> None:
+    kernel = "__global__ void k(float* y) {\n if (threadIdx.x < 32)\n  __syncthreads();\n else\n\n  __syncthreads();\n y[threadIdx.x] = 1; }"
+    module = build(host(kernel, "k<<<1, 64>>>(Y_PTR)"))
+    module.configure(STRICT_VARIANTS[0])
+    module.f(torch.ones(1))
+    assert codes(module) == {"divergent-barrier"}
+
+
+def test_a_thread_spinning_on_a_lock_lets_the_holder_run(build: Any) -> None:
+    kernel = """__device__ int lock = 0;
+__global__ void k(float* y) {
+    bool done = false;
+    while (!done) {
+        if (atomicCAS(&lock, 0, 1) == 0) { y[0] += 1; __threadfence(); atomicExch(&lock, 0); done = true; }
+    }
+}"""
+    module = build(host(kernel, "k<<<2, 64>>>(Y_PTR)"))
+    for variant in (STRICT_VARIANTS[2], RACE_VARIANT):
+        module.configure(variant)
+        assert module.f(torch.ones(1))[0] == 128
+        assert not codes(module)
+
+
+def test_waiting_for_a_lock_nobody_frees_is_a_deadlock(build: Any) -> None:
+    kernel = "__global__ void k(int* y) { if (threadIdx.x) while (atomicCAS(&y[0], 1, 2) != 1) __nanosleep(10); else y[1] = 1; }"
+    module = build(host(kernel, "k<<<1, 2>>>(Y_PTR)", "torch::zeros({4}, x.options())", "int"))
+    with pytest.raises(CudaError):
+        module.f(torch.ones(1, dtype=torch.int32))
+    assert codes(module) == {"deadlock"}
+    module.reset()
+
+
+def test_racy_read_modify_write_names_both_lines_and_the_threads(build: Any) -> None:
+    module = build(host("__global__ void k(const float* x, float* y) {\n  y[0] += x[threadIdx.x];\n}", "k<<<1, 64>>>(X_PTR, Y_PTR)"))
+    module.configure(RACE_VARIANT)
+    assert module.f(torch.ones(64))[0] == 64  # the value is right: no schedule of whole statements shows it
+    race = next(f for f in module.report()["findings"] if f.code == "race")
+    assert race.message.count("source[0]:5") == 2
+    assert "in kernel k" in race.message
+
+
+def test_blocks_that_store_to_the_same_place_race_unless_the_value_is_the_same(build: Any) -> None:
+    kernel = "__global__ void k(float* y) {{ if (threadIdx.x == 0) y[0] = {}; y[1] = 1; }}"
+    for value, found in (("blockIdx.x", {"race"}), ("3.0f", set())):
+        module = build(host(kernel.format(value), "k<<<3, 64>>>(Y_PTR)"))
+        module.configure(RACE_VARIANT)
+        module.f(torch.ones(1))
+        assert codes(module) == found
+
+
+LAST_BLOCK = """
+__device__ unsigned count = 0;
+__global__ void k(const float* x, float* part, float* y) {
+    __shared__ bool last;
+    part[blockIdx.x] = x[blockIdx.x];
+    FENCE
+    if (threadIdx.x == 0) last = atomicInc(&count, gridDim.x - 1) == gridDim.x - 1;
+    __syncthreads();
+    if (last && threadIdx.x == 0) { float s = 0; for (int i = 0; i < gridDim.x; i++) s += part[i]; y[0] = s; }
+}"""
+
+
+@pytest.mark.parametrize(("fence", "found"), [("__threadfence();", set()), ("", {"race"})])
+def test_the_last_block_may_read_what_was_fenced(build: Any, fence: str, found: set[str]) -> None:
+    launch = "auto part = torch::empty({5}, x.options()); k<<<5, 32>>>(X_PTR, part.data_ptr<float>(), Y_PTR)"
+    module = build(host(LAST_BLOCK.replace("FENCE", fence), launch))
+    module.configure(RACE_VARIANT)
+    assert module.f(torch.ones(5))[0] == 5
+    assert codes(module) == found
+
+
+def test_code_that_trusts_lockstep_is_told_apart_from_races(build: Any) -> None:
+    kernel = """__global__ void k(const float* x, float* y) {
+    __shared__ volatile float s[64];
+    int t = threadIdx.x;
+    s[t] = x[t]; s[32 + t] = 0;
+    s[t] += s[t + 16]; s[t] += s[t + 8]; s[t] += s[t + 4]; s[t] += s[t + 2]; s[t] += s[t + 1];
+    if (t == 0) y[0] = s[0];
+}"""
+    module = build(host(kernel, "k<<<1, 32>>>(X_PTR, Y_PTR)"))
+    module.configure(RACE_VARIANT)
+    module.f(torch.ones(32))
+    assert codes(module) == {"warp-synchronous"}
+
+
+def test_a_misaligned_vector_access_is_reported(build: Any) -> None:
+    kernel = "__global__ void k(const float* x, float* y) { float4 v = *reinterpret_cast<const float4*>(x + 1 + threadIdx.x * 4); y[threadIdx.x] = v.x; }"
+    module = build(host(kernel, "k<<<1, 8>>>(X_PTR, Y_PTR)"))
+    assert torch.equal(module.f(torch.arange(64.0))[:8], torch.arange(8.0) * 4 + 1)
+    module.configure(RACE_VARIANT)
+    with pytest.raises(CudaError, match="misaligned"):
+        module.f(torch.arange(64.0))
+    module.reset()
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("int a[40000]; for (int i = 0; i < 40000; i++) a[i] = i + y[0]; y[0] = a[y[1]];", "stack-overflow"),
+        ("y[0] = 7 / y[1];", "integer-division"),
+        ("assert(y[1] == 1);", "device-assert"),
+        ("__trap();", "trap"),
+        ("cooperative_groups::this_grid().sync();", "unsupported"),
+    ],
+)
+def test_other_deaths_of_a_kernel_have_their_own_reason(build: Any, body: str, code: str) -> None:
+    source = host(f"__global__ void k(int* y) {{ {body} }}", "k<<<1, 2>>>(Y_PTR)", "torch::zeros({4}, x.options())", "int")
+    module = build("#include <cooperative_groups.h>\n" + source)
+    with pytest.raises(CudaError):
+        module.f(torch.ones(1, dtype=torch.int32))
+    assert codes(module) == {code}
+    module.reset()
+    module.configure(PLAIN_VARIANT)
+
+
+def test_recursion_without_end_does_not_take_the_process_down(build: Any) -> None:
+    kernel = "__device__ int down(volatile int* y, int n) { volatile int keep[64]; keep[n % 64] = n; return down(y, n + 1) + keep[y[0] % 64]; }\n__global__ void k(int* y) { y[1] = down(y, 0); }"
+    module = build(host(kernel, "k<<<1, 2>>>(Y_PTR)", "torch::zeros({4}, x.options())", "int"))
+    with pytest.raises(CudaError):
+        module.f(torch.ones(1, dtype=torch.int32))
+    assert codes(module) == {"stack-overflow"}
+    module.reset()
+
+
+def test_kernels_may_not_touch_cpu_memory(build: Any) -> None:
+    module = build(host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "k<<<1, 64>>>(Y_PTR)", "torch::zeros({64})"))
+    with pytest.raises(CudaError, match="illegal memory access"):
+        module.f(torch.ones(1))
+    module.reset()
+
+
+def test_findings_do_not_outlive_configure_and_launches_are_counted(build: Any) -> None:
+    module = build(host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "if (x.numel() > 1) k<<<3, 32>>>(Y_PTR)"))
+    module.configure(PLAIN_VARIANT)
+    module.f(torch.ones(2))
+    assert (module.report()["launches"], module.report()["threads"]) == (1, 96)
+    module.configure(PLAIN_VARIANT)
+    module.f(torch.ones(1))
+    assert module.report()["launches"] == 0
