@@ -99,7 +99,7 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
         traits = inspect_problem(problem, constants=dict(entry.constants))
         rng = torch.Generator(source).manual_seed(derive_seed(b"kernelward generator", input_seed, entry.generator))
         inputs = generator.apply(inputs, traits, rng, dict(entry.params))
-    elif entry.params:
+    else:
         generator.resolve(dict(entry.params))
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
     return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
@@ -115,12 +115,18 @@ def entry_bytes(problem: Problem, entry: Entry) -> int:
 
 
 def _scaled(value: Any, factor: float) -> Any:
+    """Every floating-point tensor times a factor, also within lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_scaled(v, factor) for v in value)
     if factor != 1.0 and isinstance(value, torch.Tensor) and value.is_floating_point():
         return value * factor
     return value
 
 
 def _place(value: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """Tensors on a device, floating-point ones as `dtype`, also within lists and tuples."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_place(v, device, dtype) for v in value)
     if isinstance(value, torch.Tensor):
         return value.to(device=device, dtype=dtype if value.is_floating_point() else value.dtype)
     return value

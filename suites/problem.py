@@ -385,6 +385,8 @@ def _blame(problem: Problem, what: str, constants: Mapping[str, Any]) -> Iterato
     except (Exception, SystemExit) as error:
         if is_out_of_memory(error):
             raise MemoryError(f"{problem.place}: {what} ran out of memory: {error}") from error
+        if isinstance(error, ModuleNotFoundError):
+            raise InputError(f"{problem.place} imports {error.name}, which is not installed: install it") from error
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == _filename(problem)]
         where = f", line {lines[-1]}" if lines else ""
         changed = f" (with {', '.join(f'{k}={v}' for k, v in constants.items())})" if constants else ""
