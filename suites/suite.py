@@ -224,7 +224,8 @@ def load_suite(path: str | Path) -> Suite:
 def _library() -> dict[str, Traversable]:
     """Library files by the hash of their problem."""
     found: dict[str, Traversable] = {}
-    pending: list[Traversable] = [resources.files(__package__) / "library"]
+    library = resources.files(__package__) / "library"
+    pending: list[Traversable] = [library] if library.is_dir() else []  # a checkout keeps no empty folder
     while pending:
         for item in pending.pop().iterdir():
             if item.is_dir():

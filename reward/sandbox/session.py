@@ -258,9 +258,9 @@ class ChildSession:
             self._await_reply("spawn", 0, time.monotonic() + SPAWN_S)
         except ChildFailure as failure:
             self.close()
-            raise ChildFailure(
-                "infra_error", "spawn", failure.message or failure.reason, "spawn", output=failure.output
-            ) from None
+            said = failure.output.strip().splitlines()[-1:]  # the last line of a traceback names the fault
+            message = ": ".join([failure.message or failure.reason, *said])
+            raise ChildFailure("infra_error", "spawn", message, "spawn", output=failure.output) from None
 
     def _call(self, phase: Phase, message: dict[str, Any], fds: Sequence[int], seconds: float) -> dict[str, Any]:
         if self._closed:
