@@ -342,13 +342,14 @@ def readable(device: str, own_proc: bool, extra: Iterable[Path]) -> list[Rule]:
     return [Rule(path, access) for path, access in unique.items()]
 
 
-def overmounted(device: str) -> list[Path]:
+def overmounted(extra: Iterable[Path]) -> list[Path]:
     """Folders to cover with an empty mount: other programs' sockets and files, and this project's code.
 
     A second wall behind Landlock, which does not stop connecting to a Unix socket by its path. Folders that the
-    interpreter or loaded libraries live in stay as they are.
+    interpreter, loaded libraries or what the engine needs (`extra`) live in stay as they are.
     """
-    needed = [*python_folders(), *(Path(os.path.realpath(p)) for p in sys.path if p), *_mapped_files()]
+    needed = [Path(os.path.realpath(path)) for path in extra]
+    needed += [*python_folders(), *(Path(os.path.realpath(p)) for p in sys.path if p), *_mapped_files()]
     needed.append(Path(os.path.realpath(sys.prefix)))
     rooms = room_folders()
     candidates = [Path(p) for p in ("/run", "/var/run", "/tmp", "/var/tmp", "/home", "/root", "/mnt", "/media", "/srv")]

@@ -235,7 +235,7 @@ def main() -> None:
 
     child.warm(arguments.device)
     rules = isolation.readable(arguments.device, "pid-namespace" in report, engine.paths())
-    host = Host(engine, arguments.device, report, tuple(rules), tuple(isolation.overmounted(arguments.device)))
+    host = Host(engine, arguments.device, report, tuple(rules), tuple(isolation.overmounted(engine.paths())))
     gc.collect()
     gc.freeze()
     serve(control, host)

@@ -188,7 +188,7 @@ def test_nothing_of_this_project_is_readable() -> None:
 
 
 def test_the_interpreter_stays_readable_where_folders_are_covered() -> None:
-    covered = isolation.overmounted("cpu")
+    covered = isolation.overmounted([])
     for needed in (sys.executable, torch.__file__, os.__file__):
         real = Path(os.path.realpath(needed))
         assert not any(folder in real.parents for folder in covered)
