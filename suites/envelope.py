@@ -13,7 +13,6 @@ from .controls import control_errors
 from .emulate import MEMBERS, Member, member_outputs
 from .oracle import OracleError, ReferenceFlags, Truth, cast_inputs, reference_outputs, run_forward
 from .slices import SlicePlan, find_plan
-from .tolerance import TolerancePolicy
 
 if TYPE_CHECKING:
     from .draw import Drawn
@@ -43,14 +42,20 @@ class Samples:
     _answers: list[tuple[str, int, int, Tensor]] = field(default_factory=list)
     _inputs: list[list[Tensor]] = field(default_factory=list)
 
-    def add(self, drawn: "Drawn", truth: Truth, policy: TolerancePolicy) -> None:
-        """Run every member of the policy and every control on one draw."""
+    def add(self, drawn: "Drawn", truth: Truth, members: Sequence[str]) -> None:
+        """Run members and every control on one draw.
+
+        Args:
+            drawn: the draw.
+            truth: of this draw, with the reference's own outputs.
+            members: names, as `TolerancePolicy.members` gives them.
+        """
         draw = len(self._truths)
         small = [_is_small(t) for t in truth.outputs]
         self._truths.append([t.cpu() if s else t.new_empty(0) for t, s in zip(truth.outputs, small, strict=True)])
         small_inputs = [x for x in drawn.inputs if isinstance(x, Tensor) and x.numel() < SMALL_OUTPUT]
         self._inputs.append([x.detach().cpu() for x in small_inputs])
-        for name, part, answers in self._member_runs(drawn, truth, policy):
+        for name, part, answers in self._member_runs(drawn, truth, members):
             for i, y in enumerate(answers):
                 y = y if is_exact(truth.outputs[i]) else y.to(truth.output_dtypes[i])
                 if small[i]:
@@ -64,15 +69,14 @@ class Samples:
                 self._offer_controls(i, control_errors(target, truth.scales[i], drawn.inputs))
 
     def _member_runs(
-        self, drawn: "Drawn", truth: Truth, policy: TolerancePolicy
+        self, drawn: "Drawn", truth: Truth, members: Sequence[str]
     ) -> Iterator[tuple[str, slice, list[Tensor]]]:
         whole = slice(None)
         assert truth.reference is not None
         yield REFERENCE, whole, list(truth.reference)
-        names = policy.members(drawn.dtype)
-        if "tf32" in names and drawn.device.type == "cuda":
+        if "tf32" in members and drawn.device.type == "cuda":
             yield HARDWARE_TF32, whole, reference_outputs(drawn, ReferenceFlags(True, True))
-        for name in names:
+        for name in members:
             if name == REFERENCE or name in self.skipped:
                 continue
             member = MEMBERS[name]

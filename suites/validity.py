@@ -184,7 +184,8 @@ def _draw(problem: Problem, entry: Entry, draw: int, device: torch.device) -> Dr
 
 
 def _measure(problem: Problem, entry: Entry, device: torch.device, policy: TolerancePolicy, seeds: int) -> Measured:
-    cap = policy.cap(entry_dtype(entry))
+    dtype = entry_dtype(entry)
+    cap = policy.cap(dtype)
     _check_draw(problem, entry, device)
     samples = Samples()
     counts: list[tuple[int, ...]] = []
@@ -195,7 +196,7 @@ def _measure(problem: Problem, entry: Entry, device: torch.device, policy: Toler
         if draw < POWER_DRAWS:
             assert truth.reference is not None
             counts.append(fan_in(drawn, truth.reference))
-        samples.add(drawn, truth, policy)
+        samples.add(drawn, truth, policy.members(dtype))
         size, dtypes = _bytes(drawn, truth), truth.output_dtypes
         exact = [is_exact(t) and truth.selection(i) is None for i, t in enumerate(truth.outputs)]
         del drawn, truth  # before the next draw is made

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernelward.suites import emulate_order
 from kernelward.suites.compare import flatten_outputs, normalised_error
-from kernelward.suites.emulate import MEMBERS, Emulation, _plain_attention, order_rules
+from kernelward.suites.emulate import MEMBERS, Emulation, plain_attention
 from kernelward.suites.emulate_order import Blocked, Reordered, Sequential, evenly
 from kernelward.suites.emulate_pointwise import exp_by_exp2, flushed, rounded_mantissa, tanh_by_exp
+from kernelward.suites.emulate_rules import order_rules
 from torch import Tensor, nn
 
 torch.set_num_threads(1)
@@ -31,7 +32,7 @@ def rand(*shape: int, seed: int = 0, signed: bool = True) -> Tensor:
 def run(name: str, f: Callable[..., Any], *args: Any) -> tuple[list[Tensor], int]:
     """Outputs of `f` under a member, and how many ops it replaced."""
     mode = MEMBERS[name].mode()
-    with torch.no_grad(), _plain_attention(), mode:
+    with torch.no_grad(), plain_attention(), mode:
         outputs = flatten_outputs(f(*args))
     return outputs, mode.hits
 
