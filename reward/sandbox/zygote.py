@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 CHANNEL = 3  # the candidate's descriptor to the judge
-INHERITED = ("PATH", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET")
+INHERITED = (
+    *("PATH", "LD_LIBRARY_PATH", "LANG", "CC", "CXX", "CUDA_HOME", "CUDA_PATH"),
+    *("CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET"),
+)
 
 
 @dataclass(frozen=True)
@@ -226,6 +229,9 @@ def main() -> None:
     control = reserve_channel(arguments.control)
     report = isolation.choose([name for name in arguments.without.split(",") if name])
     become_init(report)
+    # Libraries ask torch whether there is a GPU while they are imported (torch.utils.cpp_extension is one). Answered
+    # through the CUDA runtime, that would spoil CUDA for every fork; through the management library it does not.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
     from .engine import ENGINES
 
