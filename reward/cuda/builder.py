@@ -58,12 +58,20 @@ class Builder:
         host: the prepared host compiler, or None where the fast path cannot work here (`missing` says why).
         arch: `sm_90`.
         store: the cache.
+        limits: of one compiler run.
         versions: of everything outside the sources that a build depends on; part of every key.
     """
 
     def __init__(
-        self, host: PreparedHost | None, arch: str, store: Store | None, versions: Mapping[str, str], missing: str = ""
+        self,
+        host: PreparedHost | None,
+        arch: str,
+        store: Store | None,
+        versions: Mapping[str, str],
+        missing: str = "",
+        limits: ToolLimits | None = None,
     ) -> None:
+        self._limits = limits or ToolLimits()
         self._host = host
         self._arch = arch
         self._store = store
@@ -122,15 +130,17 @@ class Builder:
         assert self._host is not None
         output = work / "host.so"
         try:
-            self._host.compile(units.together, output, work, units.defines, units.link, ToolLimits())
+            self._host.compile(units.together, output, work, units.defines, units.link, self._limits)
         except CompileFailure as first:
+            if first.reason == "compile-limit":
+                raise
             # As one text the two parts may clash (a default argument given in both); torch compiles them apart.
             try:
                 if len(units.apart) < 2:
                     raise
-                self._host.compile(units.apart, output, work, units.defines, units.link, ToolLimits())
-            except CompileFailure:
-                if is_gap(str(first)):
+                self._host.compile(units.apart, output, work, units.defines, units.link, self._limits)
+            except CompileFailure as second:
+                if is_gap(str(first)) and second.reason != "compile-limit":
                     raise Unsupported("host-api", str(first)) from first
                 raise first from None
         return output.read_bytes()
@@ -182,7 +192,10 @@ class Builder:
         found = self._store.get(key) if self._store else None
         if found is not None:
             return unpack(found, why=why)
-        name, library = fallback.compile_extension(extension, key, self._arch, directory)
+        try:
+            name, library = fallback.compile_extension(extension, key, self._arch, directory)
+        except CompileFailure as failure:
+            raise CompileFailure(failure.reason, f"{failure}\n(not built by the fast path: {why})") from None
         built = Built("load-inline", library, name, why=why)
         if self._store:
             self._store.put(key, pack(built))

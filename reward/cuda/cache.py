@@ -161,8 +161,12 @@ class BuildCache:
 
 
 def memfd(data: bytes) -> int:
-    """A descriptor on memory that holds the data."""
-    fd = os.memfd_create("kernelward-build", os.MFD_CLOEXEC)
+    """A descriptor on a nameless file that holds the data; in memory where the sandbox allows it."""
+    try:
+        fd = os.memfd_create("kernelward-build", os.MFD_CLOEXEC)
+    except PermissionError:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(data)
     return fd

@@ -113,7 +113,7 @@ class CudaEngine:
             return load_module(source, context)
         except CompileFailure:
             if failures:
-                raise failures[-1] from None
+                raise _as_verdict(failures[-1]) from None
             raise
 
     def _start(self, context: LoadContext) -> BuilderClient:
@@ -165,7 +165,7 @@ class CudaEngine:
             try:
                 self._driver = CudaDriver()
             except OSError as error:
-                raise CompileFailure("no-gpu", f"no CUDA driver on this machine: {error}") from None
+                raise CompileFailure("unsupported", f"no CUDA driver on this machine: {error}") from None
         module = GpuModule(
             built,
             self._directory,
@@ -218,6 +218,13 @@ def import_extension(built: Built, directory: Path) -> Any:
     except ImportError as error:
         raise CompileFailure("import", str(error)) from None
     return module
+
+
+def _as_verdict(failure: CompileFailure) -> CompileFailure:
+    """The failure with a reason that verdicts know: `compile`, or `unsupported` where the candidate is not at fault."""
+    if failure.reason in ("unsupported", "builder", "host-api", "no-compiler"):
+        return CompileFailure("unsupported", str(failure))
+    return CompileFailure("compile", f"{failure.reason}: {failure}")
 
 
 def _arch(device: str) -> str:

@@ -26,7 +26,7 @@ def compile_extension(extension: ExtensionSource, key: str, arch: str, directory
         The module's name and its shared library.
 
     Raises:
-        CompileFailure: the compilers refuse it, or are not installed (`no-nvcc`).
+        CompileFailure: the compilers refuse it, or are not installed (`unsupported`).
     """
     import torch.utils.cpp_extension as cpp_extension
 
@@ -55,7 +55,7 @@ def compile_extension(extension: ExtensionSource, key: str, arch: str, directory
                 )
         except (RuntimeError, OSError) as error:
             if not _nvcc_present(cpp_extension):
-                raise CompileFailure("no-nvcc", f"torch's load_inline cannot compile CUDA here: {error}") from error
+                raise CompileFailure("unsupported", f"torch's load_inline cannot compile CUDA here: {error}") from error
             raise CompileFailure("compile", _errors(str(error))) from error
         return name, (build / f"{name}.so").read_bytes()
 

@@ -74,7 +74,9 @@ def host_units(extension: ExtensionSource, parts: SplitSource) -> HostUnits:
             raise Unsupported("include", f"#include {include.path}")
         if name in _LIBRARIES:
             if not any((folder / name).is_file() for folder in include_folders()):
-                raise Unsupported("cuda-headers", f"CUDA's header {name} was not found")
+                if re.search(rf"\b{_LIBRARIES[name]}\w", parts.host, re.IGNORECASE):
+                    raise Unsupported("cuda-headers", f"CUDA's header {name} was not found")
+                continue  # included and not used
             libraries[_LIBRARIES[name]] = None
         head.append(f"#include <{name}>\n")
     defines = {"TORCH_EXTENSION_NAME": extension.name}

@@ -30,7 +30,7 @@ MESSAGE_LIMIT = 8000
 class ToolLimits:
     """Limits of one compiler run: wall-clock seconds, address space and output file size in bytes."""
 
-    seconds: float = 30.0
+    seconds: float = 60.0
     memory: int = 4096 * MIB
     file: int = 256 * MIB
 
@@ -140,8 +140,14 @@ def preprocess(
     """
     result = run_tool([compiler(), "-E", "-x", "c++", "-std=c++20", "-w", "-"], directory, limits, text)
     if result.status != 0:
-        raise CompileFailure("macro-expansion", _message(result, limits))
+        raise CompileFailure(_reason(result, "macro-expansion"), _message(result, limits))
     return result.output
+
+
+def _reason(result: ToolResult, otherwise: str) -> str:
+    """`compile-limit` where a limit ended the tool."""
+    limited = result.status is None or result.status < 0 or "ended by signal" in _message(result, ToolLimits())
+    return "compile-limit" if limited else otherwise
 
 
 def _message(result: ToolResult, limits: ToolLimits) -> str:
@@ -150,8 +156,8 @@ def _message(result: ToolResult, limits: ToolLimits) -> str:
     text = result.errors or result.output
     if result.status < 0:
         text += f"\n(the compiler was ended by signal {-result.status}: a limit on its memory, time or output)"
-    if "memory exhausted" in text or "Cannot allocate memory" in text or "out of memory" in text:
-        text += "\n(the compiler reached its memory limit)"
+    if re.search(r"memory exhausted|Cannot allocate memory|out of memory|Killed signal|File size limit", text):
+        text += "\n(the compiler was ended by signal or reached its memory limit)"
     lines = [line for line in text.splitlines() if re.search(r"error|Error|limit|signal|undefined", line)]
     short = "\n".join(lines) if lines else text
     return (short or text)[:MESSAGE_LIMIT]
@@ -249,7 +255,7 @@ class PreparedHost:
             link: linker options.
 
         Raises:
-            CompileFailure: `host-compile`, with the compiler's errors.
+            CompileFailure: `host-compile`, with the compiler's errors; `compile-limit` where a limit ended it.
         """
         files = []
         head = "".join(f"#undef {name}\n#define {name} {value}\n" for name, value in defines.items())
@@ -262,4 +268,4 @@ class PreparedHost:
         command += ["-Wl,-Bsymbolic", *link, "-o", str(output)]
         result = run_tool(command, directory, limits)
         if result.status != 0:
-            raise CompileFailure("host-compile", _message(result, limits))
+            raise CompileFailure(_reason(result, "host-compile"), _message(result, limits))
