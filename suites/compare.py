@@ -1,6 +1,7 @@
 """The only numerical comparison of the project: candidate against truth, in float64, chunk by chunk.
 
-`err = max |y - truth| / (|truth| + s)` with `s = max(RMS of truth along its last dimension, RMS of the whole / 30)`.
+`err = max |y - truth| / (|truth| + s)` with `s = max(RMS of truth along its last dimension, RMS of the whole / 30)`,
+where the last dimension is the last one longer than one ([B, 1] is one row of B, not B rows of one).
 A per-row scale alone punishes honest kernels where a whole row has underflowed (mish at -50), a whole-tensor scale
 alone is blind to small rows; the floor of one thirtieth was chosen on public kernels that are known to be correct.
 
@@ -106,12 +107,16 @@ def is_exact(tensor: Tensor) -> bool:
     return not tensor.is_floating_point()
 
 
+def _row_dim(shape: Sequence[int]) -> int | None:
+    """The last dimension longer than one: in [B, 1] a row is all of B, or its scale would be each element's own."""
+    return next((d for d in reversed(range(len(shape))) if shape[d] > 1), None)
+
+
 def rows_of(tensor: Tensor) -> Tensor:
-    """View (or copy, if strided) as [rows, last dimension]; a 0-dimensional tensor is one row of one element."""
-    if tensor.dim() == 0:
-        return tensor.reshape(1, 1)
-    columns = tensor.shape[-1]
-    return tensor.reshape(tensor.numel() // columns if columns else 0, columns)
+    """View (or copy, if strided) as [rows, columns], where columns is the last dimension longer than one."""
+    dim = _row_dim(tensor.shape)
+    columns = 1 if dim is None else tensor.shape[dim]
+    return tensor.reshape(tensor.numel() // columns, columns)
 
 
 def pieces_of(rows: Tensor) -> Iterator[tuple[slice, slice]]:
@@ -131,10 +136,10 @@ def pieces_of(rows: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def row_scale(truth: Tensor) -> Tensor:
-    """`max(RMS along the last dimension, RMS of the whole / 30)`, float64, shape [..., 1] (0-dim stays 0-dim).
+    """`max(RMS along a row, RMS of the whole / 30)`, float64, broadcastable to the truth.
 
-    Elements that are not finite count as zero. Computed without overflow: values up to the float64 limit divided by the
-    square root of the size are fine for float32 truths of any magnitude.
+    A row runs along the last dimension that is longer than one; that dimension has size 1 in the result. Elements that
+    are not finite count as zero. Squares are taken in float64, so no float32 value is too large.
     """
     rows = rows_of(truth)
     squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=truth.device)
@@ -148,14 +153,18 @@ def row_scale(truth: Tensor) -> Tensor:
     width = max(1, rows.shape[1])
     whole = (squares.sum() / max(1, rows.numel())).sqrt() / ROW_FLOOR
     scale = torch.maximum((squares / width).sqrt(), whole)
-    return scale.reshape([*truth.shape[:-1], 1] if truth.dim() else [])
+    return scale.reshape(_scale_shape(truth.shape))
+
+
+def _scale_shape(shape: Sequence[int]) -> list[int]:
+    dim = _row_dim(shape)
+    return [1 if d == dim else n for d, n in enumerate(shape)]
 
 
 def pooled_scale(truths: Sequence[Tensor]) -> Tensor:
-    """`row_scale` over several draws of one small output: the draws are laid side by side along the last dimension."""
-    if truths[0].dim() == 0:
-        return row_scale(torch.stack([t.double() for t in truths])).reshape([])
-    return row_scale(torch.cat([t.double() for t in truths], dim=-1))
+    """`row_scale` over several draws of one small output: the draws of each row are laid side by side."""
+    rows = torch.cat([rows_of(t.double()) for t in truths], dim=1)
+    return row_scale(rows).reshape(_scale_shape(truths[0].shape))
 
 
 @dataclass(slots=True)

@@ -141,8 +141,8 @@ def _is_small(truth: Tensor) -> bool:
 def _error_of(truth: Truth, output: int, y: Tensor, part: slice) -> float:
     """Error of some items of the batch (all of them where `part` is everything)."""
     target, scale, selection = truth.outputs[output][part], truth.scales[output], truth.selection(output)
-    if scale is not None and scale.dim() > 1:  # a scale of one dimension belongs to the only row
-        scale = scale[part]
+    if scale is not None and scale.dim() and scale.shape[0] == truth.outputs[output].shape[0]:
+        scale = scale[part]  # else the batch is the only row
     if selection is not None and target.shape != truth.outputs[output].shape:
         selection = replace(selection, values=selection.values[part])
     return normalised_error(y, target, scale, selection)

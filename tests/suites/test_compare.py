@@ -43,10 +43,11 @@ def randn(shape: tuple[int, ...], seed: int) -> Tensor:
 
 def plain_error(y: Tensor, truth: Tensor) -> float:
     """The definition, written with numpy."""
-    t = np.atleast_1d(truth.numpy())
-    rows = np.sqrt(np.mean(t**2, axis=-1, keepdims=True))
+    t = truth.numpy()
+    long = [d for d, n in enumerate(t.shape) if n > 1]
+    rows = np.sqrt(np.mean(t**2, axis=long[-1], keepdims=True)) if long else np.abs(t)
     s = np.maximum(rows, np.sqrt(np.mean(t**2)) / 30)
-    return float(np.max(np.abs(np.atleast_1d(y.double().numpy()) - t) / (np.abs(t) + s)))
+    return float(np.max(np.abs(y.double().numpy() - t) / (np.abs(t) + s)))
 
 
 def truth_of(*outputs: Tensor, dtypes: tuple[torch.dtype, ...] | None = None, **rest: Any) -> Truth:
@@ -141,10 +142,20 @@ def test_scale_of_a_huge_row_leaves_the_others_theirs() -> None:
     assert float(row_scale(torch.tensor(-3.0))) == 3.0
 
 
+def test_kept_dimensions_of_one_element_do_not_make_every_element_its_own_row() -> None:
+    sums = randn((100,), 4)
+    sums[7] = 1e-9
+    got = sums.float() + 1e-6
+    assert normalised_error(got[:, None, None], sums[:, None, None]) == normalised_error(got, sums) < 1e-4
+    assert row_scale(sums[:, None]).shape == (1, 1)
+    assert row_scale(torch.ones(1, 1)).shape == (1, 1)
+    assert pooled_scale([torch.full((8, 1), 3.0), torch.full((8, 1), 4.0)]).shape == (1, 1)
+
+
 def test_pooled_scale_is_taken_over_the_draws() -> None:
     draws = [torch.tensor(v, dtype=torch.float64) for v in (3.0, -4.0)]
     assert float(pooled_scale(draws)) == pytest.approx(math.sqrt(12.5))
-    draws = [torch.tensor([[3.0], [1.0]]), torch.tensor([[4.0], [1.0]])]
+    draws = [torch.tensor([[3.0, 3.0], [1.0, 1.0]]), torch.tensor([[4.0, 4.0], [1.0, 1.0]])]
     assert torch.allclose(pooled_scale(draws), torch.tensor([[math.sqrt(12.5)], [1.0]], dtype=torch.float64))
 
 
