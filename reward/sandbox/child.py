@@ -358,6 +358,14 @@ def warm(device: str) -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(RuntimeError):  # may be set once only
         torch.set_num_interop_threads(1)
+    # What torch sets up at first use is set up here once, not in every child (measured: 7 of 12 ms of a build).
+    _manual_seed(0)
+    with _no_grad(), mmap.mmap(-1, mmap.PAGESIZE) as memory:
+        shared = torch.frombuffer(memory, dtype=torch.float32)[:4].reshape(2, 2)
+        layer = torch.nn.Linear(2, 2).to("cpu", torch.float32)
+        layer.weight.data.copy_(shared)
+        shared.copy_(torch.relu(layer(shared)) + torch.rand(2, 2).softmax(-1).sum())
+        del shared
 
 
 def open_device(device: str) -> None:

@@ -290,8 +290,15 @@ def python_folders() -> list[Path]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib", "include", "scripts")]
     paths += [sys.base_prefix, sys.base_exec_prefix, os.path.join(sys.prefix, "pyvenv.cfg"), sys.executable]
     paths += [os.path.join(sys.prefix, "lib"), os.path.realpath(sys.executable)]
-    paths += [p for p in sys.path if p and ("site-packages" in p or "dist-packages" in p)]
+    paths += [p for p in sys.path if p and not _is_project(Path(os.path.realpath(p)))]
     return _distinct(Path(p) for p in paths if p and p != "/")
+
+
+def _is_project(path: Path) -> bool:
+    """Whether a folder on the import path is a checkout or a tree of this project, and not a place for packages."""
+    if path.name in ("site-packages", "dist-packages"):
+        return False  # an installed copy: only its own folder is left out
+    return (path / ROOM).exists() or any(path in room.parents for room in room_folders())
 
 
 def _distinct(paths: Iterable[Path]) -> list[Path]:

@@ -18,6 +18,21 @@ FAULTS = frozenset({"shape", "dtype", "count", "type", "layout", "device", "stru
 COMPILE_REASONS = frozenset({"syntax", "exception", "exited", "no-modelnew", "compile", "refused", "cuda-error"})
 SIGNALS = {int(signal.SIGSEGV): "segfault", int(signal.SIGBUS): "segfault", int(signal.SIGABRT): "abort"}
 RUN_REASONS = frozenset({"exception", "refused", "exited", "cuda-error", "memory-limit"})
+#: Findings that say why a kernel broke off, in this order; they are more precise than the exception that follows.
+BROKE_OFF: Mapping[str, Kind] = {
+    "unsupported": "unrefereeable",
+    "out-of-bounds": "runtime_error",
+    "illegal-access": "runtime_error",
+    "shared-out-of-bounds": "runtime_error",
+    "misaligned": "runtime_error",
+    "deadlock": "timeout",
+    "divergent-barrier": "runtime_error",
+    "shared-memory-limit": "runtime_error",
+    "launch-error": "runtime_error",
+    "stack-overflow": "runtime_error",
+    "device-assert": "runtime_error",
+    "trap": "runtime_error",
+}
 
 
 def text(value: Any, limit: int = TEXT) -> str:
@@ -77,10 +92,14 @@ def described(phase: Phase, reply: Mapping[str, Any], device: torch.device, limi
     reason = reply.get("reason")
     message = text(reply.get("message"))
     exception = text(reply.get("exception"), 100) or None
-    codes = {finding["code"] for finding in checked_findings(reply.get("findings"))}
+    found = {finding["code"]: finding["message"] for finding in checked_findings(reply.get("findings"))}
+    broke_off = next((code for code in BROKE_OFF if code in found), None) if phase != "load" else None
     kind: Kind
-    if phase != "load" and "out-of-bounds" in codes:
-        kind, reason = "runtime_error", "out-of-bounds"
+    if broke_off is not None:
+        kind, reason = BROKE_OFF[broke_off], broke_off
+        message = found[broke_off] or message
+    elif reason == "unsupported":
+        kind = "unrefereeable"
     elif reason == "device-memory":
         kind, reason = device_memory(device, limits)
     elif reason == "compile" or (phase == "load" and reason in COMPILE_REASONS):

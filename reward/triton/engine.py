@@ -2,6 +2,8 @@
 
 import importlib
 import os
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,48 @@ from ..sandbox.engine import LoadContext, TorchEngine, load_module
 
 
 class TritonEngine(TorchEngine):
-    """Triton on a GPU. Each candidate compiles into a cache of its own, so none can plant a kernel for another."""
+    """Triton on a GPU. Each candidate compiles into a cache of its own, so none can plant a kernel for another.
+
+    The C module that Triton compiles for its driver is the same for all, so it is built once, before any candidate is
+    there, and put into each cache.
+    """
 
     name = "triton"
+
+    def __init__(self) -> None:
+        self._prebuilt: dict[str, bytes] = {}
 
     def warm(self) -> None:
         """Import torch and Triton; the driver is only looked up at the first launch."""
         super().warm()
         for module in ("triton", "triton.language", "triton.compiler", "triton.language.extra.cuda.libdevice"):
             importlib.import_module(module)
+        self._prebuilt = _build_driver_module()
+
+    def load(self, source: str, context: LoadContext) -> Any:
+        """See `load_module`."""
+        cache = Path(os.environ["TRITON_CACHE_DIR"])
+        for name, data in self._prebuilt.items():
+            path = cache / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return super().load(source, context)
+
+
+def _build_driver_module() -> dict[str, bytes]:
+    """Let Triton compile its driver module; the files of its cache, or nothing where there is no driver or compiler."""
+    from triton.backends.nvidia.driver import CudaUtils
+
+    with tempfile.TemporaryDirectory(prefix="kernelward-") as folder:
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            CudaUtils()  # dlopens the driver, does not initialise it
+        except (OSError, RuntimeError, ImportError, AssertionError, subprocess.SubprocessError):
+            return {}  # each candidate then compiles its own, and tells what is wrong
+        finally:
+            del os.environ["TRITON_CACHE_DIR"]
+        files = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 class InterpreterEngine:
