@@ -230,11 +230,11 @@ def instantiations(split: SplitSource) -> tuple[str, ...]:
         if not kernel.template_params:
             found[kernel.qualified] = None
     for launch in split.launches:
-        kernel = by_name.get(re.split(r"<", launch.kernel)[0].split("::")[-1].strip())
-        if kernel is None or not kernel.template_params or not launch.template_args:
+        named = by_name.get(re.split(r"<", launch.kernel)[0].split("::")[-1].strip())
+        if named is None or not named.template_params or not launch.template_args:
             continue
         for arguments in _written_down(launch.template_args, launch.dispatch, split.names):
-            found[f"{kernel.qualified}<{', '.join(arguments)}>"] = None
+            found[f"{named.qualified}<{', '.join(arguments)}>"] = None
     # Kernels that are named without being launched there: pointers, cudaFuncSetAttribute.
     for kernel in split.kernels:
         if kernel.template_params:

@@ -68,14 +68,20 @@ def _toolkit_roots() -> list[Path]:
 
 @lru_cache(maxsize=1)
 def include_folders() -> tuple[Path, ...]:
-    """CUDA's own headers: NVIDIA's wheels, then an installed toolkit; empty where there are none."""
+    """Folders with CUDA's own headers: NVIDIA's wheels, then an installed toolkit; empty where there are none.
+
+    The runtime's wheel has `cuda_fp16.h` without the `nv/target` that it includes (libcu++ is a wheel of its own); a
+    small one of ours stands in.
+    """
     folders: list[Path] = []
     for folder in [*_wheel_folders("include"), *(root / "include" for root in _toolkit_roots())]:
-        if (folder / "cuda_fp16.h").is_file():
-            folders.append(folder)
-            if (folder / "cccl").is_dir():
-                folders.append(folder / "cccl")
-            break
+        if any((folder / name).is_file() for name in ("cuda_fp16.h", "cublas_v2.h", "curand_kernel.h", "cudnn.h")):
+            folders += [path for path in (folder, folder / "cccl") if path.is_dir()]
+    folders = list(dict.fromkeys(path.resolve() for path in folders))
+    if not any((folder / "cuda_fp16.h").is_file() for folder in folders):
+        return ()
+    if not any((folder / "nv" / "target").is_file() for folder in folders):
+        folders.append(Path(__file__).parent / "include" / "compat")
     return tuple(folders)
 
 
