@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .compare import SMALL_OUTPUT, is_exact, normalised_error, pooled_scale, row_scale
+from .compare import SMALL_OUTPUT, Selection, is_exact, normalised_error, pooled_scale, row_scale
 from .controls import control_errors
 from .emulate import MEMBERS, Member, member_outputs
 from .oracle import OracleError, ReferenceFlags, Truth, cast_inputs, reference_outputs, run_forward
@@ -39,7 +39,7 @@ class Samples:
     controls: dict[str, list[float | None]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     _truths: list[list[Tensor]] = field(default_factory=list)
-    _answers: list[tuple[str, int, int, Tensor]] = field(default_factory=list)
+    _answers: list[tuple[str, int, int, slice, Tensor]] = field(default_factory=list)
     _inputs: list[list[Tensor]] = field(default_factory=list)
 
     def add(self, drawn: "Drawn", truth: Truth, members: Sequence[str]) -> None:
@@ -59,11 +59,11 @@ class Samples:
             for i, y in enumerate(answers):
                 y = y if is_exact(truth.outputs[i]) else y.to(truth.output_dtypes[i])
                 if small[i]:
-                    self._answers.append((name, draw, i, y.cpu()))
+                    self._answers.append((name, draw, i, part, y.cpu()))
                     continue
                 if name in _ROUNDING and is_exact(truth.outputs[i]):
                     continue  # shorter types may tie what differs; indices stay exact under every policy
-                self._offer(name, i, _error_of(truth, i, y, part))
+                self._offer(name, i, _error_of(y, truth.outputs[i], truth.scales[i], truth.selection(i), part))
         for i, target in enumerate(truth.outputs):
             if not small[i]:
                 self._offer_controls(i, control_errors(target, truth.scales[i], drawn.inputs))
@@ -115,9 +115,9 @@ class Samples:
                 continue
             scales[i] = pooled_scale(draws)
             pools.append(tuple(scales[i].flatten().tolist()))
-        for name, draw, i, y in self._answers:
+        for name, draw, i, part, y in self._answers:
             truth = self._truths[draw][i]
-            self._offer(name, i, normalised_error(y, truth, _own_or_pooled(truth, scales[i])))
+            self._offer(name, i, _error_of(y, truth, _own_or_pooled(truth, scales[i]), None, part))
         for draw, truths in enumerate(self._truths):
             for i, scale in scales.items():
                 other = self._truths[draw - 1][i] if len(self._truths) > 1 else None
@@ -138,14 +138,13 @@ def _is_small(truth: Tensor) -> bool:
     return truth.numel() < SMALL_OUTPUT and not is_exact(truth)
 
 
-def _error_of(truth: Truth, output: int, y: Tensor, part: slice) -> float:
+def _error_of(y: Tensor, truth: Tensor, scale: Tensor | None, selection: Selection | None, part: slice) -> float:
     """Error of some items of the batch (all of them where `part` is everything)."""
-    target, scale, selection = truth.outputs[output][part], truth.scales[output], truth.selection(output)
-    if scale is not None and scale.dim() and scale.shape[0] == truth.outputs[output].shape[0]:
+    if scale is not None and scale.dim() and scale.shape[0] == truth.shape[0]:
         scale = scale[part]  # else the batch is the only row
-    if selection is not None and target.shape != truth.outputs[output].shape:
+    if selection is not None and part != slice(None):
         selection = replace(selection, values=selection.values[part])
-    return normalised_error(y, target, scale, selection)
+    return normalised_error(y, truth[part] if truth.dim() else truth, scale, selection)
 
 
 def _own_or_pooled(truth: Tensor, pooled: Tensor) -> Tensor:
