@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from .sandbox import isolation, linux
+from .sandbox import confinement, isolation, linux
 from .sandbox.isolation import IsolationReport
 from .sandbox.limits import Limits
 from .sandbox.supervisor import Supervisor
@@ -206,8 +206,8 @@ def run(
 
             torch.cuda.init()
         if report is not None:
-            rules = isolation.readable(device, own_proc=False, extra=[Path(request["checkout"])])
-            isolation.lock_down(report, rules, directory, limits, device)
+            rules = confinement.readable(device, own_proc=False, extra=[Path(request["checkout"])])
+            confinement.lock_down(report, rules, directory, limits, device)
 
     with os.fdopen(reply, "w", encoding="utf-8") as pipe:
         json.dump(answer(request, confine), pipe)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import isolation, linux
+from . import confinement, isolation, linux
 from .isolation import IsolationReport
 from .landlock import Rule
 from .limits import Limits
@@ -185,7 +185,7 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     scrub_environment(directory)
     sys.argv = ["candidate"]
     child.open_device(host.device)
-    isolation.lock_down(host.report, host.rules, directory, limits, host.device)
+    confinement.lock_down(host.report, host.rules, directory, limits, host.device)
     child.main(socket.socket(fileno=CHANNEL), host.engine, directory, host.device)
     os._exit(0)
 
@@ -240,8 +240,8 @@ def main() -> None:
     from . import child
 
     child.warm(arguments.device)
-    rules = isolation.readable(arguments.device, "pid-namespace" in report, engine.paths())
-    host = Host(engine, arguments.device, report, tuple(rules), tuple(isolation.overmounted(engine.paths())))
+    rules = confinement.readable(arguments.device, "pid-namespace" in report, engine.paths())
+    host = Host(engine, arguments.device, report, tuple(rules), tuple(confinement.overmounted(engine.paths())))
     gc.collect()
     gc.freeze()
     serve(control, host)

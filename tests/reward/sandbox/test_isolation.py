@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernelward.reward.sandbox import isolation, landlock, process, seccomp
+from kernelward.reward.sandbox import confinement, isolation, landlock, process, seccomp
 from kernelward.reward.sandbox.buffers import OutputSpec
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.reward.sandbox.isolation import LAYERS, IsolationReport
@@ -175,9 +175,9 @@ def test_a_hidden_branch_is_left_out_and_its_siblings_are_not(tmp_path: Path) ->
 
 
 def test_nothing_of_this_project_is_readable() -> None:
-    rooms = isolation.room_folders()
+    rooms = confinement.room_folders()
     assert {room.name for room in rooms} >= {"suites", "reward", "mutants", "configs"}
-    rules = isolation.readable("cpu", True, [])
+    rules = confinement.readable("cpu", True, [])
     for rule in rules:
         path = Path(os.path.realpath(rule.path))
         for room in rooms:
@@ -188,7 +188,7 @@ def test_nothing_of_this_project_is_readable() -> None:
 
 
 def test_the_interpreter_stays_readable_where_folders_are_covered() -> None:
-    covered = isolation.overmounted([])
+    covered = confinement.overmounted([])
     for needed in (sys.executable, torch.__file__, os.__file__):
         real = Path(os.path.realpath(needed))
         assert not any(folder in real.parents for folder in covered)
