@@ -86,6 +86,7 @@ def _flags(kind: Kind) -> tuple[str, ...]:
         "-ffp-contract=fast",
         "-fno-math-errno",
         "-ftrivial-auto-var-init=pattern",
+        "-fstack-clash-protection",
         "-U_FORTIFY_SOURCE",
         "-ftemplate-depth=256",
         "-fmax-errors=8",
@@ -95,7 +96,7 @@ def _flags(kind: Kind) -> tuple[str, ...]:
         return (
             *base,
             "-DKW_RACES",
-            "-fsanitize=thread",
+            "-fsanitize=thread,alignment",
             "--param=tsan-instrument-func-entry-exit=0",
             "--param=tsan-distinguish-volatile=1",
         )

@@ -1,4 +1,4 @@
-"""Torch on a CPU that answers as if it had a GPU: candidates ask for "cuda" and get the emulator's memory, the CPU's."""
+"""Torch on a CPU that answers as if it had a GPU: candidates ask for "cuda" and get the CPU."""
 
 from collections.abc import Callable
 from contextlib import contextmanager

@@ -81,7 +81,7 @@ def records(folder: Path) -> dict[str, tuple[str | None, bool | None, bool | Non
     for path in (*folder.rglob("raw_data.json"), *folder.parent.glob("raw_data.json")):
         for item in json.loads(path.read_text()):
             for candidate in folder.rglob(f"{item['file']}.py"):
-                found[str(candidate)] = (f"level{item['level']}/{item['problem_id']}", True, True)
+                found[str(candidate)] = (f"level{item['level']}/{item['problem_id'] + 1}", True, True)
     return found
 
 

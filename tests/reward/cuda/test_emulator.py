@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from kernelward.reward.cuda.emulator import (
     NAN_POISON,
     PLAIN_VARIANT,
@@ -248,7 +247,12 @@ int64_t f(torch::Tensor y, bool opt) {
 
 
 def test_more_than_48_kib_of_static_shared_memory_is_refused(build: Any) -> None:
-    module = build(host("__global__ void k(float* y) { __shared__ float s[12289]; s[threadIdx.x] = 1; y[0] = s[0]; }", "k<<<1, 4>>>(Y_PTR)"))
+    module = build(
+        host(
+            "__global__ void k(float* y) { __shared__ float s[12289]; s[threadIdx.x] = 1; y[0] = s[0]; }",
+            "k<<<1, 4>>>(Y_PTR)",
+        )
+    )
     with pytest.raises(CudaError):
         module.f(torch.ones(1))
     assert codes(module) == {"shared-memory-limit"}
@@ -315,7 +319,11 @@ def test_waiting_for_a_lock_nobody_frees_is_a_deadlock(build: Any) -> None:
 
 
 def test_racy_read_modify_write_names_both_lines_and_the_threads(build: Any) -> None:
-    module = build(host("__global__ void k(const float* x, float* y) {\n  y[0] += x[threadIdx.x];\n}", "k<<<1, 64>>>(X_PTR, Y_PTR)"))
+    module = build(
+        host(
+            "__global__ void k(const float* x, float* y) {\n  y[0] += x[threadIdx.x];\n}", "k<<<1, 64>>>(X_PTR, Y_PTR)"
+        )
+    )
     module.configure(RACE_VARIANT)
     assert module.f(torch.ones(64))[0] == 64  # the value is right: no schedule of whole statements shows it
     race = next(f for f in module.report()["findings"] if f.code == "race")
@@ -388,7 +396,9 @@ def test_a_misaligned_vector_access_is_reported(build: Any) -> None:
     ],
 )
 def test_other_deaths_of_a_kernel_have_their_own_reason(build: Any, body: str, code: str) -> None:
-    source = host(f"__global__ void k(int* y) {{ {body} }}", "k<<<1, 2>>>(Y_PTR)", "torch::zeros({4}, x.options())", "int")
+    source = host(
+        f"__global__ void k(int* y) {{ {body} }}", "k<<<1, 2>>>(Y_PTR)", "torch::zeros({4}, x.options())", "int"
+    )
     module = build("#include <cooperative_groups.h>\n" + source)
     with pytest.raises(CudaError):
         module.f(torch.ones(1, dtype=torch.int32))
@@ -407,14 +417,18 @@ def test_recursion_without_end_does_not_take_the_process_down(build: Any) -> Non
 
 
 def test_kernels_may_not_touch_cpu_memory(build: Any) -> None:
-    module = build(host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "k<<<1, 64>>>(Y_PTR)", "torch::zeros({64})"))
+    module = build(
+        host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "k<<<1, 64>>>(Y_PTR)", "torch::zeros({64})")
+    )
     with pytest.raises(CudaError, match="illegal memory access"):
         module.f(torch.ones(1))
     module.reset()
 
 
 def test_findings_do_not_outlive_configure_and_launches_are_counted(build: Any) -> None:
-    module = build(host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "if (x.numel() > 1) k<<<3, 32>>>(Y_PTR)"))
+    module = build(
+        host("__global__ void k(float* y) { y[threadIdx.x] = 1; }", "if (x.numel() > 1) k<<<3, 32>>>(Y_PTR)")
+    )
     module.configure(PLAIN_VARIANT)
     module.f(torch.ones(2))
     assert (module.report()["launches"], module.report()["threads"]) == (1, 96)

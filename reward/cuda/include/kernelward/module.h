@@ -192,6 +192,7 @@ template <class F> Function& export_function(const char* name, F f) { return Cal
 }  // namespace kw
 
 namespace pybind11 {
+struct none { operator std::nullopt_t() const { return std::nullopt; } };
 struct arg_v;
 struct arg {
   const char* name;
@@ -203,10 +204,10 @@ struct arg {
 struct arg_v : arg {
   kw::Value value{};
   template <class T> arg_v(const arg& a, const T& v) : arg(a) { kw::give(value, v); }
-  arg_v(const arg& a, std::nullopt_t) : arg(a) {}
+  arg_v(const arg& a, const std::nullopt_t&) : arg(a) {}
+  arg_v(const arg& a, const none&) : arg(a) {}
 };
 template <class T> arg_v arg::operator=(const T& value) const { return arg_v(*this, value); }
-struct none { operator std::nullopt_t() const { return std::nullopt; } };
 template <class T> struct call_guard {};
 struct gil_scoped_release { gil_scoped_release() {} ~gil_scoped_release() {} };
 struct gil_scoped_acquire { gil_scoped_acquire() {} ~gil_scoped_acquire() {} };

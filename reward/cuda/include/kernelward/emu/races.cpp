@@ -180,10 +180,6 @@ void on_write(uintptr_t a, size_t n, void* pc, bool is_volatile) {
   std::memcpy(race.old, reinterpret_cast<void*>(a), n);
 }
 
-void check_alignment(uintptr_t a, size_t n) {
-  if (!ignored(a) && a % n) fail(716, "misaligned", "misaligned address");
-}
-
 }  // namespace
 
 void race_launch_begin() {
@@ -259,14 +255,13 @@ void race_name(const void* begin, size_t bytes, const char* name) {
 
 // ---- ThreadSanitizer's interface
 
-using kw::emu::check_alignment;
 using kw::emu::on_read;
 using kw::emu::on_write;
 #define KW_PC __builtin_return_address(0)
 #define KW_HOOK extern "C" __attribute__((visibility("hidden"))) void
 #define KW_SIZED(N)                                                                                             \
-  KW_HOOK __tsan_read##N(void* a) { if (N > 4) check_alignment(uintptr_t(a), N); on_read(uintptr_t(a), N, KW_PC, false); }    \
-  KW_HOOK __tsan_write##N(void* a) { if (N > 4) check_alignment(uintptr_t(a), N); on_write(uintptr_t(a), N, KW_PC, false); }  \
+  KW_HOOK __tsan_read##N(void* a) { on_read(uintptr_t(a), N, KW_PC, false); }    \
+  KW_HOOK __tsan_write##N(void* a) { on_write(uintptr_t(a), N, KW_PC, false); }  \
   KW_HOOK __tsan_volatile_read##N(void* a) { on_read(uintptr_t(a), N, KW_PC, true); }                           \
   KW_HOOK __tsan_volatile_write##N(void* a) { on_write(uintptr_t(a), N, KW_PC, true); }                         \
   KW_HOOK __tsan_unaligned_read##N(void* a) { on_read(uintptr_t(a), N, KW_PC, false); }                         \
@@ -277,6 +272,10 @@ KW_SIZED(1) KW_SIZED(2) KW_SIZED(4) KW_SIZED(8) KW_SIZED(16)
 KW_HOOK __tsan_read_range(void* a, unsigned long n) { on_read(uintptr_t(a), n, KW_PC, false); }
 KW_HOOK __tsan_write_range(void* a, unsigned long n) {
   for (uintptr_t p = uintptr_t(a), end = p + n; p < end; p += 16) on_write(p, end - p < 16 ? end - p : 16, KW_PC, false);
+}
+// -fsanitize=alignment: a reference to an object at an address its type does not allow (float4 at a multiple of 4).
+KW_HOOK __ubsan_handle_type_mismatch_v1(void*, void* address) {
+  if (kw::emu::rt.inside && address) kw::emu::fail(716, "misaligned", "misaligned address");
 }
 KW_HOOK __tsan_init() {}
 KW_HOOK __tsan_func_entry(void*) {}
