@@ -87,9 +87,7 @@ ProblemsOption = Annotated[
         metavar="DIR",
     ),
 ]
-DeviceOption = Annotated[
-    str, typer.Option("--device", help="cpu, cuda or cuda:N; auto takes a GPU where there is one.")
-]
+DeviceOption = Annotated[str, typer.Option("--device", help="cpu, cuda or cuda:N; auto is a GPU where there is one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 

@@ -153,40 +153,43 @@ def _disagreements(opinions: Mapping[str, Mapping[int, bool]], where: Mapping[in
 
 def print_summary(summary: Summary, console: Console) -> None:
     """The summary as tables for people."""
-    table = Table(title=f"{summary.rows} rows")
-    for name in ("protocol", "accepted", "95 % interval", "not accepted", "no verdict", "measured coverage"):
-        table.add_column(name)
+    table = Table(title=f"{summary.rows} rows", box=None, pad_edge=False, title_justify="left")
+    for name in ("protocol", "accepted", "95 % interval", "not accepted", "no verdict", "coverage"):
+        table.add_column(name, no_wrap=name in ("protocol", "accepted", "95 % interval"))
     for line in summary.protocols:
-        refused = ", ".join(
-            f"{n} {outcome}"
-            for outcome, n in sorted(line.outcomes.items())
-            if outcome not in ("correct", *line.no_verdict)
-        )
+        share = f" = {line.accepted / line.judged:.1%}" if line.judged else ""
+        refused = {name: n for name, n in line.outcomes.items() if name != "correct" and name not in line.no_verdict}
         table.add_row(
             line.protocol,
-            f"{line.accepted}/{line.judged}" + (f" = {line.accepted / line.judged:.1%}" if line.judged else ""),
+            f"{line.accepted}/{line.judged}{share}",
             f"{line.low:.1%} - {line.high:.1%}",
-            refused or "none",
-            ", ".join(f"{n} {outcome}" for outcome, n in sorted(line.no_verdict.items())) or "none",
+            _counts(refused),
+            _counts(line.no_verdict),
             coverage_text(line.coverage),
         )
     console.print(table)
+    if any(line.coverage is None for line in summary.protocols):
+        console.print("uncalibrated: how many wrong kernels such a check lets pass was not measured on these problems")
     if summary.recorded:
-        console.print("recorded in the folder: " + ", ".join(f"{n} {o}" for o, n in sorted(summary.recorded.items())))
+        console.print(f"recorded in the folder: {_counts(summary.recorded, ', ')}")
     differing = [d for d in summary.disagreements if d.rows]
     if differing:
-        table = Table(title="who disagrees with whom")
+        table = Table(title="\nwho disagrees with whom", box=None, pad_edge=False, title_justify="left")
         for name in ("accepted by", "refused by", "rows", "for example"):
-            table.add_column(name)
+            table.add_column(name, no_wrap=name != "for example")
         for d in differing:
             table.add_row(d.accepts, d.refuses, f"{d.rows} of {d.both_decided}", "\n".join(d.examples))
         console.print(table)
     elif summary.disagreements:
-        console.print("The judges agree on every row that both decided.")
+        console.print("all agree on every row that they decided")
     for place, error in summary.bad_rows[:10]:
-        console.print(f"not judged: {place}: {error}", markup=False)
+        console.print(f"not judged: {place}: {error}", markup=False, soft_wrap=True)
     if len(summary.bad_rows) > 10:
         console.print(f"not judged: {len(summary.bad_rows) - 10} more rows; their lines say why")
+
+
+def _counts(counts: Mapping[str, int], between: str = "\n") -> str:
+    return between.join(f"{n} {name}" for name, n in sorted(counts.items())) or "-"
 
 
 def coverage_text(coverage: Coverage | None) -> str:

@@ -148,9 +148,9 @@ def print_suite(suite: Suite, console: Console) -> None:
     console.print(f"{suite.problem_id}: {state}, policy {suite.policy}, hash {short(suite.hash)}", highlight=False)
     for protocol, measured in (suite.coverage or {}).items():
         console.print(f"  coverage of {protocol}: {measured['detected']} of {measured['witnessed']} mutants")
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for name in ("entry", "shape", "device", "tolerance", "power", "KiB", "role"):
-        table.add_column(name, no_wrap=name in ("entry", "role"))
+        table.add_column(name, no_wrap=name != "shape")
     for role, items in (("runs", suite.entries), ("reserve", suite.reserves)):
         for item in items:
             shape = ", ".join(f"{k}={v}" for k, v in item.entry.constants) or "declared"
