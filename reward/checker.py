@@ -16,7 +16,7 @@ from ..suites.oracle import free_memory
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.tolerance import TolerancePolicy
 from . import screen as screening
-from .gate import DeviceGate
+from .gate import ByteBudget, DeviceGate
 from .plan import STATE_FACTOR, Plan, Planner, Question
 from .sandbox.failure import ChildFailure
 from .sandbox.limits import Limits
@@ -62,6 +62,8 @@ class Checker:
         self._references: SingleFlight[Reference] = SingleFlight(self.config.truth_bytes, lambda r: r.nbytes)
         self._zygotes: dict[str, Zygote] = {}
         self.gate = DeviceGate()
+        self.memory = ByteBudget(lambda used: self.config.memory_bytes or self._free_bytes() + used)
+        self.own_kernel = self.config.screen.torch_ops == "deny"
         self._lock = threading.Lock()
         self._closed = False
 
@@ -142,7 +144,7 @@ class Checker:
         hard = next((f for f in findings if f.hard), None)
         if hard is not None:
             return _timed(replace(verdict, verdict=hard.outcome, reason=hard.code, message=str(hard)), started, clock)
-        with clock.phase("plan"):
+        with self.gate.shared(), clock.phase("plan"):
             plan = self.planner.plan(task, spec, self._free_bytes)
         verdict = replace(verdict, suite=short(plan.suite), notes=(*verdict.notes, *plan.notes))
         if not plan.questions:
@@ -151,10 +153,13 @@ class Checker:
             try:
                 return _timed(self._try(task, spec, plan, mode, verdict, clock), started, clock)
             except ChildFailure as failure:
-                if attempt or self._closed:
-                    verdict = replace(
-                        verdict, verdict=Outcome.INFRA_ERROR, reason=failure.reason, message=failure.message
-                    )
+                reason, message = failure.reason, failure.message
+            except (MemoryError, torch.OutOfMemoryError) as error:
+                reason, message = "out-of-memory", str(error)
+                if self.on_gpu:
+                    torch.cuda.empty_cache()
+            if attempt or self._closed:
+                verdict = replace(verdict, verdict=Outcome.INFRA_ERROR, reason=reason, message=message)
         return _timed(verdict, started, clock)
 
     def _screen(self, task: Task) -> tuple[screening.Backend, Sequence[screening.Finding]]:

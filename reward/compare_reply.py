@@ -16,15 +16,20 @@ from .verdict import Outcome
 
 #: Findings that decide, in this order, where the protocol is adversarial. Others are notes.
 FINDINGS: Mapping[str, Outcome] = {
+    "out-of-bounds": Outcome.RUNTIME_ERROR,
     "illegal-access": Outcome.RUNTIME_ERROR,
+    "shared-out-of-bounds": Outcome.RUNTIME_ERROR,
     "out-of-bounds-write": Outcome.RUNTIME_ERROR,
+    "misaligned": Outcome.RUNTIME_ERROR,
+    "shared-memory-limit": Outcome.RUNTIME_ERROR,
     "launch-error": Outcome.RUNTIME_ERROR,
     "deadlock": Outcome.TIMEOUT,
+    "divergent-barrier": Outcome.RUNTIME_ERROR,
     "race": Outcome.INCORRECT,
     "warp-synchronous": Outcome.INCORRECT,
+    "divergent-warp": Outcome.INCORRECT,
+    "warp-mask": Outcome.INCORRECT,
 }
-#: Findings after which further variants tell nothing new.
-_CRASHES = frozenset({"illegal-access", "launch-error", "deadlock"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Judged:
         outcome, reason, message: what is wrong, if anything.
         err, tolerance: of the worst output, where values were compared.
         seconds: the run, by the judge's clock.
-        crash: the kernel broke off, so that its values mean nothing.
+        crash: a finding decided, not the values; further variants tell nothing new.
     """
 
     ok: bool
@@ -53,6 +58,11 @@ class Judged:
         """err / tolerance, 0 where values were not compared."""
         return 0.0 if not self.err or not self.tolerance else self.err / self.tolerance
 
+    @property
+    def severity(self) -> tuple[bool, bool, float]:
+        """Orders results: right, wrong by value, broken off."""
+        return not self.ok, self.crash, self.ratio
+
 
 def judge_reply(
     reply: RunReply,
@@ -61,6 +71,7 @@ def judge_reply(
     spec: ProtocolSpec,
     *,
     side_effects: bool = True,
+    own_kernel: bool = False,
 ) -> Judged:
     """Judge one forward call.
 
@@ -70,12 +81,16 @@ def judge_reply(
         measured: the entry's tolerances; None for the allclose protocols.
         spec: how to compare.
         side_effects: whether changed inputs and aliased outputs count (not where the reference does the same).
+        own_kernel: whether a candidate that launched no kernel is refused.
     """
     codes = {f["code"]: f["message"] for f in reply.findings}
+    if own_kernel and "never-launched" in codes:
+        message = codes["never-launched"]
+        return Judged(False, Outcome.REJECTED, "never-launched", message, None, None, reply.seconds, crash=True)
     if spec.adversarial:
         for code, outcome in FINDINGS.items():
             if code in codes:
-                return Judged(False, outcome, code, codes[code], None, None, reply.seconds, code in _CRASHES)
+                return Judged(False, outcome, code, codes[code], None, None, reply.seconds, crash=True)
     if side_effects and spec.check_inputs and reply.inputs_changed:
         message = "the forward call changed its inputs"
         return Judged(False, Outcome.INCORRECT, "input-mutated", message, None, None, reply.seconds)

@@ -43,8 +43,11 @@ class Service:
         hello = receive_frame(self._sock)
         try:
             config = JudgeConfig.from_wire(hello["config"])
-            from .checker import Checker  # imports torch: only once the request to do so is there
+            import torch  # only once the request to do so is there
 
+            from .checker import Checker
+
+            torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers))
             checker = Checker(config)
         except InputError as error:
             self.send({"op": "failed", "message": str(error)})

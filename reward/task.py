@@ -114,7 +114,8 @@ class JudgeConfig:
         threads: torch threads of the judge (0: the cores divided by the workers).
         precision: tolerance policy as `TolerancePolicy.parse` reads it (`fp32`, `tf32`, `fp16+fast_math`, ...).
         ties: `first` (argmax and argmin exactly as torch documents) or `value`.
-        memory_bytes: bound on one entry's state in the judge and the child together (0: half of what is free now).
+        memory_bytes: bound on the state of the entries under way, in judge and children together (0: what is free now,
+            on a CPU half of it).
         truth_bytes: bound on cached inputs and truths.
         limits: overrides of `sandbox.limits.Limits` fields, sorted by name.
         screen: what the static screen rejects.

@@ -1,6 +1,6 @@
 """One candidate before its judge: its child process, and the entries that are put to it one after another."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -14,8 +14,8 @@ from ..suites.hashing import derive_seed
 from ..suites.oracle import OracleError
 from ..suites.protocol import ProtocolSpec
 from .compare_reply import Judged, differs, judge_reply
-from .gate import DeviceGate
-from .plan import Plan, Question
+from .gate import ByteBudget, DeviceGate
+from .plan import STATE_FACTOR, Plan, Question
 from .sandbox.buffers import OutputSpec
 from .sandbox.engine import variants
 from .sandbox.failure import ChildFailure
@@ -29,6 +29,8 @@ from .verdict import EntryResult, Outcome
 REDRAWS = 3
 #: The byte that fresh memory holds in the first run (a NaN as float32) and in a repetition (about 48).
 POISON, REPEAT_POISON = 0xFF, 0x42
+#: Findings that are handed on as notes where they do not decide.
+NOTED = frozenset({"never-launched", "build-path"})
 #: Failures at a changed shape that are tried again at the declared one: those of the values, and exceptions. A crash or
 #: a stray access stays what it is.
 SPECIALISABLE = frozenset({"value", "nan", "shape", "dtype", "count", "exception"})
@@ -39,6 +41,8 @@ class Host(Protocol):
 
     limits: Limits
     gate: DeviceGate
+    memory: ByteBudget
+    own_kernel: bool  # whether a candidate has to launch a kernel of its own
 
     def zygote(self, mode: str) -> Zygote:
         """The warm process that candidates of this mode are forked from."""
@@ -164,6 +168,10 @@ class Trial:
 
     def ask(self, question: Question) -> Answer:
         """Put one question: draw, build where necessary, run under every variant, compare."""
+        with self.host.memory.hold(STATE_FACTOR * question.bytes):
+            return self._ask(question)
+
+    def _ask(self, question: Question) -> Answer:
         try:
             seed, reference = self._reference(question)
         except OracleError as error:
@@ -200,7 +208,7 @@ class Trial:
         return derive_seed(task.run_key, *parts, *(("redraw", redraw) if redraw else ()))
 
     def _reference(self, question: Question) -> tuple[int, Reference | None]:
-        with self.clock.phase("truth"):
+        with self.host.gate.shared(), self.clock.phase("truth"):
             if self.task.seed is not None:
                 return self.task.seed, self.host.reference(self.task, self.spec, question, self.task.seed)
             for redraw in range(REDRAWS):
@@ -231,12 +239,13 @@ class Trial:
             assert self._session is not None
             with self.host.gate.shared(), self.clock.phase("run"):
                 reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison)
+            self._note(reply.findings)
             with self.clock.phase("compare"):
-                judged = judge_reply(reply, reference, question.measured, self.spec)
+                judged = judge_reply(reply, reference, question.measured, self.spec, own_kernel=self.host.own_kernel)
                 if judged.reason in ("input-mutated", "aliased") and self._reference_does_too(judged, question, seed):
                     judged = judge_reply(reply, reference, question.measured, self.spec, side_effects=False)
             passed, failed = passed + judged.ok, failed + (not judged.ok)
-            if worst is None or (not judged.ok, judged.ratio) > (not worst.ok, worst.ratio):
+            if worst is None or judged.severity > worst.severity:
                 worst, outputs = judged, tuple(reply.outputs)
             if not judged.ok and judged.crash:
                 break
@@ -246,6 +255,11 @@ class Trial:
             worst = replace(worst, reason="race", message=message)
         return worst, outputs
 
+    def _note(self, findings: Sequence[Mapping[str, str]]) -> None:
+        """Keep what an engine says beside the results for the verdict's reader."""
+        notes = [f"{f['code']}: {f['message']}" for f in findings if f["code"] in NOTED]
+        self.notes.extend(n for n in dict.fromkeys(notes) if n not in self.notes)
+
     def _ask_twice(
         self, question: Question, seed: int, first: Judged, outputs: tuple[Tensor, ...], reference: Reference
     ) -> tuple[Judged, tuple[Tensor, ...], Reference]:
@@ -254,7 +268,7 @@ class Trial:
         Done once per candidate, at its cheapest question. Returns what decides: the first run, or the second one where
         it is wrong.
         """
-        with self.clock.phase("truth"):
+        with self.host.gate.shared(), self.clock.phase("truth"):
             try:
                 other = self.host.reference(self.task, self.spec, question, seed, second=True)
             except (OracleError, MemoryError):
@@ -277,6 +291,8 @@ class Trial:
         """The result that a failure in the child stands for; drops a child that cannot go on."""
         if failure.kind == "infra_error":
             raise failure
+        if failure.kind == "unrefereeable" and failure.phase != "load":  # this entry here, not the candidate
+            return EntryResult(question.entry.id, None, failure.reason, message=failure.message)
         if not failure.alive:
             self.close()
         outcome: Outcome | None = Outcome(failure.kind)
@@ -339,8 +355,9 @@ class Trial:
         assert reference is not None
         assert seed is not None
         try:
-            self._prepare(answer.question, reference)
-            return self._run(answer.question, reference, seed, REPEAT_POISON)
+            with self.host.memory.hold(STATE_FACTOR * answer.question.bytes):
+                self._prepare(answer.question, reference)
+                return self._run(answer.question, reference, seed, REPEAT_POISON)
         except ChildFailure as failure:
             self._failed(answer.question, seed, failure)
             return None

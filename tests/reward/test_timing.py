@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kernelward.reward.checker import Checker
-from kernelward.reward.gate import DeviceGate
+from kernelward.reward.gate import ByteBudget, DeviceGate
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.reward.timing import CAP, speed_of
 from kernelward.reward.verdict import Outcome, Verdict
@@ -143,6 +143,28 @@ def test_wrong_candidates_are_not_timed(timed: Callable[[str], Verdict], candida
     verdict = timed(candidate("return x"))
     assert verdict.verdict is Outcome.INCORRECT
     assert "speed" not in verdict.phases
+
+
+def test_entries_share_the_memory_and_a_large_one_waits_for_it() -> None:
+    import threading
+    import time
+
+    budget, log = ByteBudget(lambda used: 100), []
+
+    def use(name: str, size: int) -> None:
+        with budget.hold(size):
+            log.append(f"{name} in")
+            time.sleep(0.05)
+            log.append(f"{name} out")
+
+    threads = [threading.Thread(target=use, args=a) for a in (("a", 60), ("b", 40), ("c", 500))]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert log[:2] == ["a in", "b in"]
+    assert log[-2:] == ["c in", "c out"]
 
 
 def test_whoever_measures_is_alone_on_the_device() -> None:
