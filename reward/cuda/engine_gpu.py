@@ -22,6 +22,7 @@ from .cache import BuildCache, CacheClient, default_root, start_keeper
 from .device_code import INCLUDE_DIR
 from .frontend import ExtensionSource, Interception, Unsupported
 from .gpu_module import CudaDriver, Driver, GpuModule
+from .lexical import point_into
 from .nvrtc import NvrtcMissing, include_folders, nvrtc
 from .toolchain import HostCompiler, PreparedHost
 
@@ -102,7 +103,9 @@ class CudaEngine:
         def build(extension: ExtensionSource) -> Any:
             try:
                 return self._build(extension)
-            except CompileFailure as failure:
+            except CompileFailure as problem:
+                sources = (*extension.cpp, *extension.cuda)
+                failure = CompileFailure(problem.reason, point_into(str(problem), sources, extension.labels, source))
                 failures.append(failure)
                 # What torch raises; candidates that catch it and carry on without the extension may do so.
                 raise RuntimeError(f"Error building extension '{extension.name}': {failure}") from None

@@ -166,8 +166,8 @@ def expand_includes(text: str, label: str, headers: Mapping[str, str], seen: set
     return pieces
 
 
-def relocate(line_map: LineMap, sources: Sequence[str], labels: Sequence[str], candidate: str) -> LineMap:
-    """`line_map` with labels that point into the candidate's own file, where a source stands there verbatim."""
+def source_offsets(sources: Sequence[str], labels: Sequence[str], candidate: str) -> dict[str, int]:
+    """For each source that stands in the candidate's text verbatim: how many lines above its first line there are."""
     home = candidate.split("\n")
     offsets: dict[str, int] = {}
     for text, label in zip(sources, labels, strict=True):
@@ -175,18 +175,25 @@ def relocate(line_map: LineMap, sources: Sequence[str], labels: Sequence[str], c
         probe = next((i for i, line in enumerate(lines) if len(line.strip()) > 8), None)
         if probe is None:
             continue
-        window = [line for line in lines[probe : probe + 8] if line.strip()]
-        for index in range(len(home)):
-            block = [line for line in home[index : index + (min(len(lines), probe + 8) - probe)] if line.strip()]
-            if window[0] in home[index] and block[1 : len(window) - 1] == window[1 : len(window) - 1]:
+        window = lines[probe : probe + 6]
+        for index in range(len(home) - len(window) + 1):
+            # The first and the last line may share theirs with Python's quotes.
+            if window[0] in home[index] and home[index + 1 : index + len(window) - 1] == window[1:-1]:
                 offsets[label] = index - probe
                 break
-    return LineMap(
-        tuple(
-            (first, "candidate.py", origin + offsets[label]) if label in offsets else (first, label, origin)
-            for first, label, origin in line_map.segments
-        )
-    )
+    return offsets
+
+
+def point_into(message: str, sources: Sequence[str], labels: Sequence[str], candidate: str) -> str:
+    """A compiler's message with `cuda_sources[0]:7` turned into the line of the candidate's own file."""
+    for label, offset in source_offsets(sources, labels, candidate).items():
+        for pattern, form in ((r"\((\d+)\)", "({})"), (r":(\d+)", ":{}")):
+            message = re.sub(
+                re.escape(label) + pattern,
+                lambda match, form=form, offset=offset: "candidate.py" + form.format(int(match.group(1)) + offset),
+                message,
+            )
+    return message
 
 
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?P<word>\w+)(?P<rest>(?:\\\r?\n|[^\n])*)", re.MULTILINE)

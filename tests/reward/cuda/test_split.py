@@ -13,8 +13,7 @@ from kernelward.reward.cuda.lexical import (
     apply_edits,
     blank_comments,
     blank_literals,
-    join_sources,
-    relocate,
+    point_into,
 )
 from kernelward.reward.cuda.split import split, split_text
 from kernelward.reward.cuda.toolchain import preprocess
@@ -177,14 +176,16 @@ def test_local_headers_are_put_in_place_once_with_their_own_lines() -> None:
     assert source.line_map.resolve(module) == ("main.cu", 3)
 
 
-def test_lines_are_traced_to_the_candidates_own_file() -> None:
+def test_compiler_messages_are_pointed_into_the_candidates_own_file() -> None:
     cuda = "#include <torch/extension.h>\n__global__ void kernel_of_mine(float* x) {\n  x[0] = undefined_name;\n}\n"
     candidate = f'import torch\n\nsource = """\n{cuda}"""\n'
-    text, lines = join_sources([cuda], ["cuda_sources[0]"])
-    placed = relocate(lines, [cuda], ["cuda_sources[0]"], candidate)
-    label, line = placed.resolve(text[: text.index("undefined_name")].count("\n") + 1)
-    assert label == "candidate.py"
-    assert "undefined_name" in candidate.split("\n")[line - 1]
+    line = candidate[: candidate.index("undefined_name")].count("\n") + 1
+    for message, expected in (
+        ("cuda_sources[0](3): error: x", f"candidate.py({line}): error: x"),
+        ("cuda_sources[0]:3:9: error: x", f"candidate.py:{line}:9: error: x"),
+        ("cpp_sources[0]:3:9: error: x", "cpp_sources[0]:3:9: error: x"),
+    ):
+        assert point_into(message, ["int f();", cuda], ["cpp_sources[0]", "cuda_sources[0]"], candidate) == expected
 
 
 @pytest.mark.parametrize(
