@@ -136,11 +136,13 @@ def _fillings(free: Sequence[Size], plan: str) -> Iterator[dict[Key, int]]:
     depth = max(Counter(i for size in rest for i, _ in size.places).values(), default=0)
     lengths = _REST[plan][min(3, depth)] if depth else ((),)
     for row in lengths:
-        for b in _BATCHES[plan] if batch else (0,):
-            values = batch.at(b) if batch else {}
-            for i, size in enumerate(rest):
-                values |= size.at(row[i % len(row)] + 2 * (i // len(row)))
+        values: dict[Key, int] = {}
+        for i, size in enumerate(rest):
+            values |= size.at(row[i % len(row)] + 2 * (i // len(row)))
+        if batch is None:
             yield values
+            continue
+        yield from ({**values, **batch.at(b)} for b in _BATCHES[plan] if b not in values.values())
 
 
 def _smaller_model(problem: Problem, model: Sequence[Size]) -> dict[Key, int]:
