@@ -1,8 +1,9 @@
-"""What a child says, checked. Everything here treats the reply as written by the candidate."""
+"""What a child says, checked, and what the judge makes of it. Every reply is treated as written by the candidate."""
 
 import os
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -33,6 +34,52 @@ BROKE_OFF: Mapping[str, Kind] = {
     "device-assert": "runtime_error",
     "trap": "runtime_error",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReply:
+    """A loaded source: which engine took it, and the seconds it needed."""
+
+    engine: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReply:
+    """A constructed model; names of parameters and buffers that were not taken over from the reference."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    mismatched: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunReply:
+    """One forward call.
+
+    Attributes:
+        outputs: private copies with exactly the shapes and dtypes that were asked for, on the session's device.
+        inputs_changed: some input's bytes differ from what was sent.
+        findings: `{"code", "message"}`: `output-aliases-input`, `out-of-bounds-write`, and the engine's own. They come
+            from the child or are read in its buffers; they may lower a verdict, never raise it.
+        seconds: the judge's clock from request to reply.
+        child_seconds: the child's own word for the forward call alone; for display.
+    """
+
+    outputs: tuple[torch.Tensor, ...]
+    inputs_changed: bool
+    findings: tuple[dict[str, str], ...]
+    seconds: float
+    child_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimeReply:
+    """A timed batch: seconds from handing over the inputs until every output had been copied, and the outputs."""
+
+    seconds: float
+    outputs: tuple[tuple[torch.Tensor, ...], ...]
 
 
 def text(value: Any, limit: int = TEXT) -> str:
@@ -85,6 +132,23 @@ def checked_outputs(reply: Mapping[str, Any], outputs: Sequence[OutputSpec], pha
         if claim.get("dtype") != DTYPE_NAMES[spec.dtype]:
             raise ChildFailure("incorrect", "dtype", f"output {index}: expected {spec.dtype}", phase, alive=True)
     return [claim.get("aliases_input") is True for claim in header]
+
+
+def checked_values(copies: tuple[torch.Tensor, ...], phase: Phase) -> tuple[torch.Tensor, ...]:
+    """Bools arrive as bytes: anything but 0 and 1 was not written as one.
+
+    Raises:
+        ChildFailure: `incorrect` (`unwritten`).
+    """
+    outputs = []
+    for index, copy in enumerate(copies):
+        if copy.dtype == torch.bool:
+            raw = copy.view(torch.uint8)
+            if bool((raw > 1).any()):
+                raise ChildFailure("incorrect", "unwritten", f"output {index} was not written", phase, alive=True)
+            copy = raw == 1
+        outputs.append(copy)
+    return tuple(outputs)
 
 
 def described(phase: Phase, reply: Mapping[str, Any], device: torch.device, limits: Limits) -> ChildFailure:

@@ -10,12 +10,10 @@ Every call returns or raises `ChildFailure`, within its limit.
 
 import contextlib
 import os
-import signal
 import socket
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,63 +24,26 @@ from ..triton.gaps import interpreter_gap
 from . import process
 from .arena import Arena
 from .buffers import OutputSpec
+from .conversation import Conversation
 from .failure import ChildFailure, Phase
 from .isolation import IsolationReport, Strictness, refusal
 from .limits import Limits
-from .replies import checked_findings, checked_names, checked_outputs, death, described, fault_of
-from .wire import DTYPE_NAMES, FrameReader, UnsupportedValueError, WireError, encode_value, parse_object, send_frame
+from .replies import (
+    BuildReply,
+    LoadReply,
+    RunReply,
+    TimeReply,
+    checked_findings,
+    checked_names,
+    checked_outputs,
+    checked_values,
+    described,
+    fault_of,
+)
+from .wire import DTYPE_NAMES, UnsupportedValueError, encode_value, parse_object
 
 READY_S = 120.0  # a cold import of torch on a busy machine
-SPAWN_S = 60.0
-END_S = 10.0
 NARROW = frozenset({torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2})
-GONE_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReply:
-    """A loaded source: which engine took it, and the seconds it needed."""
-
-    engine: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class BuildReply:
-    """A constructed model; names of parameters and buffers that were not taken over from the reference."""
-
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
-    mismatched: tuple[str, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class RunReply:
-    """One forward call.
-
-    Attributes:
-        outputs: private copies with exactly the shapes and dtypes that were asked for, on the session's device.
-        inputs_changed: some input's bytes differ from what was sent.
-        findings: `{"code", "message"}`: `output-aliases-input`, `out-of-bounds-write`, and the engine's own. They come
-            from the child or are read in its buffers; they may lower a verdict, never raise it.
-        seconds: the judge's clock from request to reply.
-        child_seconds: the child's own word for the forward call alone; for display.
-    """
-
-    outputs: tuple[torch.Tensor, ...]
-    inputs_changed: bool
-    findings: tuple[dict[str, str], ...]
-    seconds: float
-    child_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class TimeReply:
-    """A timed batch: seconds from handing over the inputs until every output had been copied, and the outputs."""
-
-    seconds: float
-    outputs: tuple[tuple[torch.Tensor, ...], ...]
 
 
 class Zygote:
@@ -177,7 +138,7 @@ class Zygote:
             theirs_control.close()
             theirs_channel.close()
         session = ChildSession(self.mode, self.device, limits, control, channel)
-        session.await_hello()
+        session.hello()
         return session
 
     def _send_spawn(self, limits: Limits, control: socket.socket, channel: socket.socket) -> None:
@@ -235,113 +196,24 @@ class ChildSession:
         self.mode = mode
         self.device = device
         self.limits = limits
-        self._control = control
-        self._channel = channel
-        self._control.setblocking(False)
-        self._channel.setblocking(False)
-        self._reader = FrameReader(channel)
-        self._calls = 0
-        self._pidfd = -1
-        self._output: str | None = None
-        self._exit: dict[str, Any] | None = None
-        self._closed = False
+        self._talk = Conversation(control, channel)
 
-    # -- protocol ------------------------------------------------------------------------------------------------
-
-    def await_hello(self) -> None:
-        """Wait for the child's first frame.
+    def hello(self) -> None:
+        """Wait until the child is there.
 
         Raises:
-            ChildFailure: `infra_error`: it was never there.
+            ChildFailure: `infra_error`: it never was.
         """
-        try:
-            self._await_reply("spawn", 0, time.monotonic() + SPAWN_S)
-        except ChildFailure as failure:
-            self.close()
-            said = failure.output.strip().splitlines()[-1:]  # the last line of a traceback names the fault
-            message = ": ".join([failure.message or failure.reason, *said])
-            raise ChildFailure("infra_error", "spawn", message, "spawn", output=failure.output) from None
+        self._talk.hello()
 
     def _call(self, phase: Phase, message: dict[str, Any], fds: Sequence[int], seconds: float) -> dict[str, Any]:
-        if self._closed:
-            raise ChildFailure("infra_error", "closed", "the session has ended", phase)
-        self._calls += 1
-        deadline = time.monotonic() + seconds
-        try:
-            self._channel.settimeout(max(0.05, seconds))
-            send_frame(self._channel, message | {"id": self._calls}, fds)
-            self._channel.setblocking(False)
-        except TimeoutError:
-            raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase)) from None
-        except OSError:
-            raise self._fail(self._gone(phase)) from None
-        reply = self._await_reply(phase, self._calls, deadline, seconds)
+        reply = self._talk.call(phase, message, fds, seconds)
         if reply.get("ok") is not True:
             raise self._raised(phase, reply)
         return reply
 
-    def _await_reply(self, phase: Phase, number: int, deadline: float, seconds: float = SPAWN_S) -> dict[str, Any]:
-        fds = [self._channel.fileno(), self._control.fileno()]
-        while True:
-            try:
-                reply = self._reader.poll()
-            except WireError as error:
-                raise self._fail(ChildFailure("rejected", "protocol", str(error), phase)) from None
-            if reply is not None:
-                if type(reply.get("id")) is not int or reply["id"] != number:
-                    raise self._fail(ChildFailure("rejected", "protocol", "an answer that was not asked for", phase))
-                return reply
-            if self._reader.closed or self._exit is not None:
-                raise self._fail(self._gone(phase))
-            ready = process.wait_readable(fds, deadline)
-            if not ready:
-                raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase))
-            if self._control.fileno() in ready:
-                self._take_events()
-
-    def _take_events(self) -> None:
-        """Read what the supervisor says; its silence for good (end of file) is an exit without a report."""
-        while True:
-            try:
-                data, fds, _flags, _address = socket.recv_fds(self._control, 1 << 18, 1)
-            except BlockingIOError:
-                return
-            except OSError:
-                data, fds = b"", []
-            if fds:
-                self._pidfd = fds[0]
-            if not data:
-                self._exit = self._exit or {"event": "lost"}
-                return
-            event = parse_object(data)
-            if event["event"] in ("exit", "failed"):
-                self._exit = event
-            elif event["event"] == "output":
-                self._output = str(event["output"])
-
     def _expect(self, *arenas: Arena) -> None:
-        """Tell the supervisor how much shared memory is ours, so that it does not count as the candidate's."""
-        with contextlib.suppress(OSError):  # its end is noticed at the next reply
-            self._control.send(b"buffers %d" % sum(arena.layout.size for arena in arenas))
-
-    def _gone(self, phase: Phase) -> ChildFailure:
-        """Why the channel ended: wait a moment for the supervisor's report."""
-        self._wait_exit(time.monotonic() + GONE_S)
-        return death(self._exit, phase)
-
-    def _wait_exit(self, deadline: float) -> bool:
-        while self._exit is None:
-            if not process.wait_readable([self._control.fileno()], deadline):
-                return False
-            self._take_events()
-        return True
-
-    def _fail(self, failure: ChildFailure) -> ChildFailure:
-        """End the session and complete the failure with what the candidate printed."""
-        self.close()
-        if not failure.output and self._exit is not None:
-            failure.output = str(self._exit.get("output", ""))
-        return failure
+        self._talk.expect(sum(arena.layout.size for arena in arenas))
 
     def _raised(self, phase: Phase, reply: Mapping[str, Any]) -> ChildFailure:
         failure = described(phase, reply, self.device, self.limits)
@@ -355,8 +227,6 @@ class ChildSession:
                 if dtype in NARROW:
                     message = f"Triton's interpreter cannot compute in {dtype}; a GPU can judge this entry"
                     raise ChildFailure("unrefereeable", "interpreter", message, phase, alive=True)
-
-    # -- operations ----------------------------------------------------------------------------------------------
 
     def load(self, source: str, options: Mapping[str, Any] | None = None) -> LoadReply:
         """Import the candidate's source.
@@ -483,7 +353,7 @@ class ChildSession:
             if fault is not None:
                 raise fault
             aliases = checked_outputs(reply, outputs, "run")
-            copies = self._normalised(taken.copies(), "run")
+            copies = checked_values(taken.copies(), "run")
             findings = list(checked_findings(reply.get("findings")))
             if any(aliases):
                 findings.append({"code": "output-aliases-input", "message": "an output is an input's own memory"})
@@ -550,35 +420,13 @@ class ChildSession:
             fault = fault_of(reply, "time")
             if fault is not None:
                 raise fault
-            copies = self._normalised(copies, "time")
+            copies = checked_values(copies, "time")
         width = len(outputs)
         return TimeReply(seconds, tuple(copies[k * width : (k + 1) * width] for k in range(len(spans))))
 
     def output(self) -> str:
         """What the candidate has printed so far (bounded: its beginning and its end)."""
-        if self._closed or self._exit is not None:
-            return str((self._exit or {}).get("output", ""))
-        self._output = None
-        with contextlib.suppress(OSError):
-            self._control.send(b"output")
-            deadline = time.monotonic() + 1.0
-            while self._output is None and self._exit is None:
-                if not process.wait_readable([self._control.fileno()], deadline):
-                    break
-                self._take_events()
-        return self._output or ""
-
-    def _normalised(self, copies: tuple[torch.Tensor, ...], phase: Phase) -> tuple[torch.Tensor, ...]:
-        """Bool outputs arrive as bytes: anything but 0 and 1 was not written as a bool."""
-        outputs = []
-        for index, copy in enumerate(copies):
-            if copy.dtype == torch.bool:
-                raw = copy.view(torch.uint8)
-                if bool((raw > 1).any()):
-                    raise ChildFailure("incorrect", "unwritten", f"output {index} was not written", phase, alive=True)
-                copy = raw == 1
-            outputs.append(copy)
-        return tuple(outputs)
+        return self._talk.output()
 
     @contextlib.contextmanager
     def _allocated(self, phase: Phase) -> Any:
@@ -593,26 +441,11 @@ class ChildSession:
     @property
     def alive(self) -> bool:
         """Whether the child can still be asked."""
-        return not self._closed
+        return not self._talk.closed
 
     def close(self) -> None:
         """End the candidate and everything it started; returns when it is gone."""
-        if self._closed:
-            return
-        self._closed = True
-        self._channel.close()
-        with contextlib.suppress(OSError):  # it may have ended by itself
-            self._control.send(b"end")
-        deadline = time.monotonic() + END_S
-        if not self._wait_exit(deadline) and self._pidfd >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            deadline += END_S
-        if self._pidfd >= 0:
-            process.wait_readable([self._pidfd], deadline)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        self._control.close()
+        self._talk.close()
 
     def __enter__(self) -> Self:
         return self
