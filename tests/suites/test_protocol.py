@@ -116,12 +116,16 @@ def test_torch_still_has_the_default_flags_that_the_official_protocols_state() -
     assert torch.backends.cuda.matmul.allow_tf32 is False
 
 
-def test_fuzz_has_three_inputs_of_different_magnitudes() -> None:
-    magnitudes = []
-    for entry in load_protocol("fuzz").entries:
+def test_fuzz_multiplies_each_of_three_draws_by_a_factor_of_its_own() -> None:
+    factors = []
+    for entry, seed in zip(load_protocol("fuzz").entries, trial_seeds(), strict=False):
         assert isinstance(entry, Entry)
-        magnitudes.append(float(draw_entry(PROBLEM, entry, seed=1).inputs[0].abs().mean()))
-    assert len(set(magnitudes)) == 3
+        ratio = draw_entry(PROBLEM, entry, seed=1).inputs[0] / own_inputs(seed)[0][0]
+        factor = float(ratio.mean())
+        torch.testing.assert_close(ratio, torch.full_like(ratio, factor))
+        factors.append(factor)
+    assert len(set(factors)) == 3
+    assert all(1e-2 <= factor <= 1e2 for factor in factors)
 
 
 def test_the_hash_follows_what_decides_and_not_the_name_or_the_description() -> None:
