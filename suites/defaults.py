@@ -6,7 +6,6 @@ same at the declared shape (some faults show only there), then inputs aimed at w
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from .suite_cache import Built, cache_key, cached
 from .tolerance import TolerancePolicy
 from .traits import Kind, Traits, inspect_problem
 from .validity import Admission, admit, uncovered_regions, unguarded_outputs
+from .version import version
 
 Progress = Callable[[str], None]
 Recipe = tuple[str, Mapping[str, Any]]  # a generator and its parameters
@@ -168,7 +168,7 @@ class _Builder:
             entries=tuple(entries),
             policy=self.policy.name,
             provenance={
-                "made_by": f"kernelward {metadata.version('kernelward')}, default for {self.traits.kind}",
+                "made_by": f"kernelward {version()}, default for {self.traits.kind}",
                 "torch": str(torch.__version__),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
             },
