@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from kernelward.reward.cuda.device_code import device_program, instantiations
 from kernelward.reward.cuda.frontend import ExtensionSource, Unsupported
 from kernelward.reward.cuda.nvrtc import nvrtc

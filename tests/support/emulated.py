@@ -1,4 +1,4 @@
-"""Our own CUDA kernels with inputs and references, and running them on the emulator in this process (they are trusted)."""
+"""Our own CUDA kernels with inputs and references, run on the emulator in this process (they are trusted)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
-
 from kernelward.reward.cuda.emulator import EmulatedModule, Variant
 from kernelward.reward.cuda.emulator_build import Toolchain
 from kernelward.reward.cuda.frontend import intercepted

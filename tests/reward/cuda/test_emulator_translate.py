@@ -131,7 +131,12 @@ def test_what_needs_a_gpu_is_unsupported_and_the_judge_knows_without_running(tex
 
 
 def test_hostile_macros_and_pragmas_end_as_ordinary_errors(toolchain: Toolchain, tmp_path: Path) -> None:
-    hostile = '#pragma GCC poison launch\n#pragma GCC optimize("O0")\n#define kw gone\n#define static\n#define return throw 1; return\n'
+    hostile = """#pragma GCC poison launch
+#pragma GCC optimize("O0")
+#define kw gone
+#define static
+#define return throw 1; return
+"""
     with pytest.raises(CompileFailure) as caught:
         make(toolchain, tmp_path, HEAD + hostile + ADD)
     assert caught.value.reason == "compile"
@@ -144,7 +149,8 @@ def test_a_compile_error_names_the_line_of_the_candidates_source(toolchain: Tool
             toolchain,
             tmp_path,
             HEAD
-            + "__global__ void k(float* x) {\n  x[0] = 1;\n  y[0] = 2;\n}\nvoid f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }",
+            + "__global__ void k(float* x) {\n  x[0] = 1;\n  y[0] = 2;\n}\n"
+            + "void f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>()); }",
         )
 
 
@@ -154,7 +160,8 @@ def test_endless_templates_are_refused(toolchain: Toolchain, tmp_path: Path) -> 
             toolchain,
             tmp_path,
             HEAD
-            + "template <int N> struct A { static const int v = A<N + 1>::v; };\nvoid f(torch::Tensor x) { int i = A<0>::v; }",
+            + "template <int N> struct A { static const int v = A<N + 1>::v; };\n"
+            + "void f(torch::Tensor x) { int i = A<0>::v; }",
         )
 
 
@@ -180,7 +187,8 @@ void fail(int64_t how) {
     if (how == 3) throw 7;
     torch::empty({1}, torch::kCUDA).data_ptr<double>();
 }
-torch::Tensor f(torch::Tensor x, int n, double y, bool flag, std::optional<torch::Tensor> z, std::vector<int64_t> sizes, std::string name) {
+torch::Tensor f(torch::Tensor x, int n, double y, bool flag, std::optional<torch::Tensor> z,
+                std::vector<int64_t> sizes, std::string name) {
     return x * (n + y + (z ? 100 : 0) + sizes[1] + (flag ? name.size() : 0));
 }
 """,
@@ -244,8 +252,10 @@ std::vector<torch::Tensor> f(torch::Tensor x, torch::Tensor w) {
     made.index_put_({0, torch::indexing::Slice(1, 3)}, 5);
     return {
         x.sum({1, 2}, true), torch::conv2d(x.unsqueeze(0), w, {}, {1, 1}, {1, 1}), torch::softmax(x, -1),
-        largest, where, 1.0 - x / 2.0, x.transpose(0, 1).contiguous(), torch::cat({x, x}, 1), x.to(torch::kFloat64).mean(),
-        made, torch::full({2}, 3.5, o), x.view({-1}).slice(0, 1, 4), torch::empty_like(x).fill_(2), x.permute({2, 0, 1}),
+        largest, where, 1.0 - x / 2.0, x.transpose(0, 1).contiguous(), torch::cat({x, x}, 1),
+        x.to(torch::kFloat64).mean(),
+        made, torch::full({2}, 3.5, o), x.view({-1}).slice(0, 1, 4), torch::empty_like(x).fill_(2),
+        x.permute({2, 0, 1}),
         torch::arange(3, o), x.clamp(0.25, 0.5), torch::zeros({}, o), (x > 0.5).to(torch::kInt)
     };
 }""",
@@ -255,8 +265,10 @@ std::vector<torch::Tensor> f(torch::Tensor x, torch::Tensor w) {
     made = torch.zeros(2, 3, dtype=torch.int64)
     made[0, 1:3] = 5
     expected = [
-        x.sum((1, 2), keepdim=True), torch.conv2d(x[None], w, None, (1, 1), (1, 1)), x.softmax(-1), x.max(1)[0], x.max(1)[1], 1 - x / 2,
-        x.transpose(0, 1), torch.cat([x, x], 1), x.double().mean(), made, torch.full((2,), 3.5), x.view(-1)[1:4], torch.full_like(x, 2),
+        x.sum((1, 2), keepdim=True), torch.conv2d(x[None], w, None, (1, 1), (1, 1)), x.softmax(-1),
+        x.max(1)[0], x.max(1)[1], 1 - x / 2,
+        x.transpose(0, 1), torch.cat([x, x], 1), x.double().mean(), made, torch.full((2,), 3.5),
+        x.view(-1)[1:4], torch.full_like(x, 2),
         x.permute(2, 0, 1), torch.arange(3.0), x.clamp(0.25, 0.5), torch.zeros(()), (x > 0.5).int(),
     ]  # fmt: skip
     for got, want in zip(module.f(x, w), expected, strict=True):
@@ -270,13 +282,14 @@ def test_overlapping_arguments_share_memory_and_writes_come_back(toolchain: Tool
         tmp_path,
         HEAD
         + "__global__ void k(float* a, const float* b, int s) { int i = threadIdx.x; a[i * s] = 2 * b[i * s]; }\n"
-        + "torch::Tensor f(torch::Tensor a, torch::Tensor b) { k<<<1, 4>>>(a.data_ptr<float>(), b.data_ptr<float>(), a.stride(0)); return a; }",
+        + "torch::Tensor f(torch::Tensor a, torch::Tensor b) {"
+        + " k<<<1, 4>>>(a.data_ptr<float>(), b.data_ptr<float>(), a.stride(0)); return a; }",
     )
     base = torch.arange(8.0)
     a, b = base[1::2], base[0::2]
     assert module.f(a, b) is a
     assert base.tolist() == [0, 0, 2, 4, 4, 8, 6, 12]
+    module.configure(PLAIN_VARIANT)
     with pytest.raises(CudaError):
-        module.configure(PLAIN_VARIANT)
         module.f(torch.empty(0), torch.empty(0).expand(0))  # a null pointer in a kernel
     module.reset()

@@ -173,3 +173,8 @@ using std::max;
 using std::min;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+
+// Namespaces of device headers: host code may say `using namespace`, and uses nothing of them.
+namespace cooperative_groups {}
+namespace cub {}
+namespace nvcuda { namespace wmma {} }

@@ -205,7 +205,7 @@ struct arg_v : arg {
   kw::Value value{};
   template <class T> arg_v(const arg& a, const T& v) : arg(a) { kw::give(value, v); }
   arg_v(const arg& a, const std::nullopt_t&) : arg(a) {}
-  arg_v(const arg& a, const none&) : arg(a) {}
+  arg_v(const arg& a, const pybind11::none&) : arg(a) {}
 };
 template <class T> arg_v arg::operator=(const T& value) const { return arg_v(*this, value); }
 template <class T> struct call_guard {};
