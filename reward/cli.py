@@ -42,11 +42,16 @@ class Commands(TyperGroup):
             print("kernelward: interrupted", file=sys.stderr)
             raise typer.Exit(EXIT_INTERRUPTED) from error
         except BrokenPipeError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the final flush has a place to go
+            _silence_output()
             raise typer.Exit(EXIT_BROKEN_PIPE) from error
         except Exception as error:
             _report_own_fault(error)
             raise typer.Exit(EXIT_ERROR) from error
+
+
+def _silence_output() -> None:
+    """Give the final flush of standard output a place to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_own_fault(error: Exception) -> None:
