@@ -321,6 +321,9 @@ def test_only_errors_that_torch_would_have_too_are_final() -> None:
     for message in (
         "x:1:1: error: 'class at::Tensor' has no member named 'exotic'",
         "x:1:1: error: 'exotic' is not a member of 'torch'",
+        "x:1:1: error: 'cooperative_groups' is not a namespace-name",
+        "x:1:1: error: 'SOME_MACRO' was not declared in this scope",
+        "x:1:1: error: expected ';' before 'int'\nx:2:1: error: 'deque' is not a member of 'std'",
         "x:1:1: error: no matching function for call to 'foo(int)'",
         "/a/include/kernelward/module.h:3:1: error: static assertion failed",
         "the compiler was stopped after 30 s",
