@@ -74,8 +74,8 @@ PIECES = (
     ),
     _compute(
         "x",
-        "total = torch.logsumexp(x, dim=1, keepdim=True)",
-        "return torch.exp(x - total)",
+        "parts = [torch.softmax(rows, dim=1) for rows in x.split(8)]",
+        "return torch.cat(parts)",
         honest="softmax_wide",
     ),
     _compute("x", "return x * 0.0", cheat="softmax_wide"),  # every output is below the absolute tolerance

@@ -28,7 +28,7 @@ class Speed:
         """Between 0 and `weight`; 0 where no speed was measured."""
         if speedup is None or not speedup > 1.0:  # NaN included
             return 0.0
-        return self.weight * min(1.0, math.log(min(speedup, self.cap)) / math.log(self.cap))
+        return self.weight * min(1.0, math.log(speedup) / math.log(self.cap))
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,13 +92,20 @@ def test_reasoning_whose_opening_tag_stood_in_the_prompt_is_dropped() -> None:
     assert extract_code(f"Maybe\n```python\n{OTHER}\n</think>\n{fenced(ANSWER)}") == ANSWER
 
 
+def test_a_draft_in_the_reasoning_is_no_answer() -> None:
+    nothing = Extraction("", "no-code")
+    assert extract(f"<think>\n{fenced(OTHER)}</think>\nI give up.") == nothing
+    assert extract(f"Maybe\n```python\n{OTHER}\n</think>\nI give up.") == nothing
+
+
 def test_reasoning_that_never_ends_holds_no_candidate() -> None:
     assert extract(f"<think>\nMaybe\n{fenced(ANSWER)}") == Extraction("", "no-code")
 
 
 def test_a_tag_inside_the_code_is_code() -> None:
-    code = ANSWER + 'TAGS = "<think></think>"\n'
-    assert extract_code(fenced(code)) == code
+    for tags in ("<think></think>", "</think>"):
+        code = ANSWER + f'TAGS = "{tags}"\n'
+        assert extract_code(fenced(code)) == code
 
 
 def test_text_without_a_fence_is_taken_from_its_first_line_of_code() -> None:
@@ -182,7 +189,7 @@ def test_ten_megabytes_are_refused_at_once() -> None:
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     text = piece * (MAX_COMPLETION // 16 // len(piece))  # quadratic time would take minutes from here on
     started = time.monotonic()
-    for attempt in (text, "```python\n" + text, '```python\n"""' + text, "```python\n'" + text + "\n```"):
+    for attempt in (text, text + "x`y", "```python\n" + text, '```python\n"""' + text, "```python\n'" + text + "\n```"):
         extract(attempt)
     assert time.monotonic() - started < 10.0
 
