@@ -12,7 +12,7 @@ import platform
 import secrets
 import statistics
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
