@@ -1,4 +1,21 @@
-"""From a measured envelope and a fan-in to a tolerance: `max(16*u_out, 2*u_compute*sqrt(n), 4*envelope)`."""
+"""From a measured envelope and a fan-in to a tolerance: `max(16*u_out, 2*u_compute*sqrt(n), 4*envelope)`.
+
+What a policy costs. Share of half-precision implementations of a float32 problem that are still caught, over `own` and
+`normal` entries (on three fresh draws each):
+
+    policy                   examples/problems                 KernelBench levels 1 and 2, shrunken
+                             admitted  operands  output  all   admitted    operands  output  all
+    fp32                     66 of 69  86 %      92 %    92 %  393 of 395  91 %      94 %    97 %
+    fp32+fast_math           66 of 69  86 %      92 %    92 %  386 of 395  83 %      86 %    90 %
+    fp32+one_pass_variance   66 of 69  86 %      92 %    92 %  386 of 395  91 %      95 %    97 %
+    tf32                     66 of 69  53 %      59 %    59 %  366 of 395  23 %      29 %    31 %
+    fp16                     66 of 69   0 %       0 %     0 %  355 of 395   0 %       0 %     0 %
+    bf16                     63 of 69   0 %       0 %     0 %  322 of 395   0 %       0 %     0 %
+
+(operands: inputs and parameters through fp16; output: the right result through fp16; all: every intermediate result.)
+Correct implementations that are no member of an envelope (random and strided orders) were never refused. Printed by
+`python benchmarks/tolerance_policies.py [--problems DIR]`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -101,7 +118,9 @@ def tolerance(n: int, envelope: float, out_dtype: torch.dtype) -> float:
     """`max(16*u_out, 2*u_compute*sqrt(n), 4*envelope)`.
 
     `u_compute` is the unit roundoff of the accumulator, float32 under every policy: what TF32 or half operands cost
-    does not grow with sqrt(n), because output and error of a signed sum grow alike; it is in the envelope.
+    does not grow with sqrt(n), because output and error of a signed sum grow alike; it is in the envelope. (With the
+    operands' unit roundoff here, 240 instead of 366 of the 395 KernelBench entries are admitted under `tf32`, 231
+    instead of 355 under `fp16`, 154 instead of 322 under `bf16`, and no more correct implementations pass.)
 
     Args:
         n: fan-in: how many input and parameter elements one output element depends on; counted up to 2^24.
