@@ -64,7 +64,7 @@ def _is_upper(x: Tensor) -> bool:
 
 
 def _is_symmetric(x: Tensor) -> bool:
-    return _square(x) and torch.allclose(x, x.mT, rtol=1e-6, atol=0)
+    return _square(x) and torch.allclose(x, x.mT, rtol=1e-5, atol=0)
 
 
 def _is_positive_definite(x: Tensor) -> bool:
@@ -114,16 +114,21 @@ def keep(new: Tensor, own: Tensor, structure: Structure, domain: Domain) -> Tens
         return torch.softmax(new.clamp(-30, 30), dim=-1)
     if structure == "positive_definite":
         factor = new.tril()
-        return factor @ factor.mT / new.shape[-1] + 0.1 * _eye(new)
+        return _mirrored(factor @ factor.mT / new.shape[-1] + 0.1 * _eye(new))
     if domain == "positive":
         new = new.abs().clamp_min(_POSITIVE_FLOOR)
     elif domain == "unit":
         new = 0.5 + 0.49 * new / (1 + new.abs())
     if structure == "symmetric":
-        new = new.tril() + new.tril(-1).mT
+        new = _mirrored(new)
     elif structure in ZERO_PATTERNS:
         new = torch.where(own == 0, torch.zeros((), dtype=new.dtype, device=new.device), new)
     return new
+
+
+def _mirrored(x: Tensor) -> Tensor:
+    """The lower triangle on both sides: symmetric to the last bit, which a product of matrices is not."""
+    return x.tril() + x.tril(-1).mT
 
 
 def looks_uniform(draws: list[Tensor]) -> bool:

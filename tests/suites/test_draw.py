@@ -1,0 +1,165 @@
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from kernelward.suites.draw import Drawn, draw_entry, entry_bytes, entry_seeds
+from kernelward.suites.entry import Entry
+from kernelward.suites.errors import InputError
+from kernelward.suites.generators import GENERATORS
+from kernelward.suites.problem import find_problem, kernelbench_trial_seeds, load_problem, problem_from_source
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "problems"
+
+NESTED = (
+    "import torch\nfrom torch import nn\n"
+    "class Model(nn.Module):\n    def forward(self, x, state, n): return x + state[0] + state[1] * n\n"
+    "def get_inputs(): return [torch.rand(4, 3), (torch.rand(4, 3), torch.randint(0, 3, (4, 3))), 2]\n"
+    "def get_init_inputs(): return []\n"
+)
+
+
+def draw(name: str, seed: int = 5, **fields: object) -> Drawn:
+    return draw_entry(find_problem(name, EXAMPLES), Entry.make(**fields), seed, "cpu")  # type: ignore[arg-type]
+
+
+def test_a_draw_repeats() -> None:
+    first, second = draw("conv2d"), draw("conv2d")
+    assert torch.equal(first.inputs[0], second.inputs[0])
+    for a, b in zip(first.build_model().parameters(), second.build_model().parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_draw_repeats_in_another_process() -> None:
+    code = (
+        "import sys, hashlib, pathlib\n"
+        "from kernelward.suites.draw import draw_entry\n"
+        "from kernelward.suites.entry import Entry\n"
+        "from kernelward.suites.problem import find_problem\n"
+        "p = find_problem('softmax', pathlib.Path(sys.argv[1]))\n"
+        "x = draw_entry(p, Entry.make('spiky', constants={'batch_size': 5, 'dim': 33}), 77, 'cpu').inputs[0]\n"
+        "print(hashlib.sha256(x.numpy().tobytes()).hexdigest())\n"
+    )
+    there = subprocess.run([sys.executable, "-c", code, EXAMPLES], capture_output=True, text=True, check=True).stdout
+    here = draw("softmax", 77, generator="spiky", constants={"batch_size": 5, "dim": 33}).inputs[0]
+    assert there.strip() == hashlib.sha256(here.numpy().tobytes()).hexdigest()
+
+
+def test_another_seed_or_draw_gives_other_inputs_and_parameters() -> None:
+    base = draw("conv2d")
+    for other in (draw("conv2d", 6), draw("conv2d", draw=1)):
+        assert not torch.equal(base.inputs[0], other.inputs[0])
+        assert not torch.equal(base.build_model().conv.weight, other.build_model().conv.weight)
+
+
+def test_changed_constants_change_the_shape() -> None:
+    drawn = draw("conv2d", constants={"batch_size": 3, "height": 17, "width": 19})
+    assert drawn.inputs[0].shape == (3, 8, 17, 19)
+
+
+def test_kernelbench_entries_reproduce_its_checkers_inputs_and_parameters() -> None:
+    loaded = load_problem(find_problem("conv2d", EXAMPLES))
+    for k, trial_seed in enumerate(kernelbench_trial_seeds(5)):
+        drawn = draw("conv2d", 123, seed_policy="kernelbench", draw=k, draw_device="cpu")
+        torch.manual_seed(trial_seed)
+        assert torch.equal(drawn.inputs[0], torch.rand(4, 8, 64, 64))
+        assert drawn.seed == trial_seed
+        torch.manual_seed(42)
+        expected = torch.nn.Conv2d(*loaded.init_inputs(42)[:3], padding=1)
+        assert torch.equal(drawn.build_model().conv.weight, expected.weight)
+
+
+def test_the_secret_seed_plays_no_part_under_the_kernelbench_policy() -> None:
+    assert entry_seeds(Entry(seed_policy="kernelbench"), 1) == entry_seeds(Entry(seed_policy="kernelbench"), 2)
+
+
+def test_inputs_and_parameters_are_not_the_same_random_numbers() -> None:
+    inputs, model = entry_seeds(Entry(), 7)
+    assert inputs == 7
+    assert model != inputs
+
+
+def test_successive_draws_under_one_seed() -> None:
+    torch.manual_seed(5)
+    expected = [torch.rand(256, 1000) for _ in range(3)]
+    for k in range(3):
+        assert torch.equal(draw("softmax", skip=k).inputs[0], expected[k])
+
+
+def test_scale_multiplies_floating_point_inputs_only() -> None:
+    own, scaled = draw("cross_entropy").inputs, draw("cross_entropy", scale=3.0).inputs
+    assert torch.equal(scaled[0], own[0] * 3)
+    assert torch.equal(scaled[1], own[1])
+
+
+def test_scale_comes_after_the_generator() -> None:
+    plain, scaled = (
+        draw("softmax", generator="normal").inputs[0],
+        draw("softmax", generator="normal", scale=-2.0).inputs[0],
+    )
+    assert torch.equal(scaled, plain * -2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_inputs_and_parameters_are_rounded_to_the_entrys_dtype(dtype: str) -> None:
+    wanted = getattr(torch, dtype)
+    drawn = draw("conv2d", dtype=dtype)
+    assert drawn.inputs[0].dtype is wanted
+    assert drawn.build_model().conv.weight.dtype is wanted
+    assert torch.equal(drawn.inputs[0], draw("conv2d").inputs[0].to(wanted))
+
+
+def test_integers_keep_their_dtype() -> None:
+    assert draw("embedding_sum", dtype="float16").inputs[0].dtype is torch.int64
+
+
+def test_nested_inputs_are_placed_and_scaled() -> None:
+    problem = problem_from_source(NESTED)
+    x, (a, b), n = draw_entry(problem, Entry(dtype="float16", scale=3.0), 1).inputs
+    assert (x.dtype, a.dtype, b.dtype, n) == (torch.float16, torch.float16, torch.int64, 2)
+    assert float(a.max()) > 1
+
+
+def test_bytes_are_inputs_outputs_and_parameters() -> None:
+    problem = find_problem("linear_gelu_scale", EXAMPLES)
+    shape = problem.constants
+    rows, inner, outer = shape["batch_size"], shape["in_features"], shape["out_features"]
+    elements = rows * inner + rows * outer + inner * outer + outer
+    assert entry_bytes(problem, Entry()) == 4 * elements
+    assert entry_bytes(problem, Entry(dtype="bfloat16")) == 2 * elements
+    assert entry_bytes(problem, Entry.make(constants={"batch_size": 1})) < 4 * elements
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (Entry(dtype="float8"), "unknown dtype 'float8'; use one of float16"),
+        (Entry(generator="evil"), "unknown generator 'evil'"),
+        (Entry.make(params={"x": 1}), "own has no parameter 'x'"),
+        (Entry.make(constants={"nope": 3}), "no module constant 'nope'"),
+        (Entry.make(constants={"height": -1}), "raises"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(entry: Entry, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draw_entry(find_problem("conv2d", EXAMPLES), entry, 1).build_model()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", GENERATORS)
+def test_every_family_draws_on_the_gpu_and_repeats_there(name: str) -> None:
+    problem = find_problem("softmax", EXAMPLES)
+    first, second = (draw_entry(problem, Entry(generator=name), 5, "cuda") for _ in range(2))
+    assert first.inputs[0].is_cuda
+    assert torch.equal(first.inputs[0], second.inputs[0])
+
+
+@pytest.mark.gpu
+def test_an_entry_drawn_on_the_cpu_has_the_same_values_on_the_gpu() -> None:
+    problem = find_problem("conv2d", EXAMPLES)
+    entry = Entry(seed_policy="kernelbench", draw_device="cpu")
+    here, there = draw_entry(problem, entry, 0, "cpu"), draw_entry(problem, entry, 0, "cuda")
+    assert torch.equal(here.inputs[0], there.inputs[0].cpu())
+    assert torch.equal(here.build_model().conv.weight, there.build_model().conv.weight.cpu())
