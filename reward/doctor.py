@@ -124,7 +124,7 @@ def examine(device: str, problems: Path | None, console: Console) -> Report:
     total, free = _memory()
     cache = _cache()
     programs = {name: shutil.which(name) for name in _PROGRAMS}
-    faults, warnings = _judgement(device, backends, layers, free, cache)
+    faults, warnings = judgement(device, backends, layers, free, cache)
     return Report(
         ok=not faults,
         device=device,
@@ -152,10 +152,10 @@ def _probe(client: JudgeClient, backend: str) -> BackendReport:
     return probe_backend(client, backend)
 
 
-def _judgement(
+def judgement(
     device: str, backends: dict[str, BackendReport], layers: dict[str, Any], free: int, cache: dict[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """(faults, warnings) in words."""
+    """What keeps judging from working, and what works only in part, in words."""
     faults = [] if backends["torch"].works else [f"torch candidates cannot be judged: {backends['torch'].detail}"]
     warnings = [
         f"{name} candidates cannot be judged on {device}: {report.detail}"
