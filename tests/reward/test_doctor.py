@@ -1,4 +1,4 @@
-"""`kernelward doctor`: it judges for real, lists what cannot be refereed, and exits with 3 where judging does not work."""
+"""`kernelward doctor` judges for real, lists what cannot be refereed, and exits with 3 where judging does not work."""
 
 import json
 from io import StringIO
