@@ -52,7 +52,7 @@ def main() -> None:
     rows = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {row["hash"] for row in rows if options.fast_only or "slow" in row or "slow_error" in row}
     nvrtc()
-    builder = Builder(gpu_host_compiler().prepare(), options.arch, None, {})
+    builder = Builder(gpu_host_compiler().prepare(), options.arch)
     for path in options.candidates or sorted(EXAMPLES.glob("*.py")):
         text = path.read_text()
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Building one extension for the GPU: host library, cubin, and the cache in front of both.
+"""Building one extension for the GPU: host library and cubin, or torch's own compilation.
 
-A `Builder` runs in a helper process that is forked before the candidate's code runs, inside the candidate's sandbox
-and under its limits. The candidate asks it through a socket (`BuilderClient`); it never sees the cache's socket.
+A `Builder` works in a process outside of the candidate's (`workshop.py`), with the candidate's sources as its only
+input.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..sandbox.engine import CompileFailure
 from . import fallback
-from .cache import Store, build_key
+from .cache import build_key
 from .demangle import canonical, template_id
 from .device_code import device_program, instantiations
 from .frontend import ExtensionSource, Flags, Unsupported
@@ -52,32 +52,21 @@ class Built:
 
 
 class Builder:
-    """Builds extensions, with a cache in front.
+    """Builds extensions.
 
     Args:
         host: the prepared host compiler, or None where the fast path cannot work here (`missing` says why).
         arch: `sm_90`.
-        store: the cache.
         limits: of one compiler run.
-        versions: of everything outside the sources that a build depends on; part of every key.
     """
 
     def __init__(
-        self,
-        host: PreparedHost | None,
-        arch: str,
-        store: Store | None,
-        versions: Mapping[str, str],
-        missing: str = "",
-        limits: ToolLimits | None = None,
+        self, host: PreparedHost | None, arch: str, missing: str = "", limits: ToolLimits | None = None
     ) -> None:
-        self._limits = limits or ToolLimits()
         self._host = host
         self._arch = arch
-        self._store = store
-        self._versions = dict(versions)
         self._missing = missing
-        self._splits: list[tuple[ExtensionSource, SplitSource]] = []
+        self._limits = limits or ToolLimits()
 
     def build(self, extension: ExtensionSource, directory: Path) -> Built:
         """The fast path where it can, torch's own otherwise.
@@ -99,10 +88,6 @@ class Builder:
         """
         if self._host is None:
             raise Unsupported("not-installed", self._missing)
-        key = request_key("nvrtc", self._arch, extension, self._versions)
-        found = self._store.get(key) if self._store else None
-        if found is not None:
-            return unpack(found)
         with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
             work = Path(scratch)
             parts = split(extension, lambda text: preprocess(text, work))
@@ -113,7 +98,7 @@ class Builder:
                 # A device error decides, whatever the host's compiler thinks of our header.
                 cubin = device.result()
                 library = host.result()
-        built = Built(
+        return Built(
             "nvrtc",
             library,
             extension.name,
@@ -122,9 +107,6 @@ class Builder:
             variables=tuple(symbol.qualified for symbol in parts.symbols),
             libraries=units.libraries,
         )
-        if self._store:
-            self._store.put(key, pack(built))
-        return built
 
     def _compile_host(self, units: HostUnits, work: Path) -> bytes:
         assert self._host is not None
@@ -164,23 +146,10 @@ class Builder:
         Raises:
             CompileFailure: they do not compile.
         """
-        key = request_key("more", self._arch, extension, self._versions, expressions)
-        found = self._store.get(key) if self._store else None
-        if found is not None:
-            return unpack(found)
         with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
             parts = split(extension, lambda text: preprocess(text, Path(scratch)))
         cubin = nvrtc().compile(device_program(extension, parts, self._arch, expressions))
-        built = Built(
-            "nvrtc",
-            b"",
-            extension.name,
-            image=cubin.image,
-            symbols=_by_name(cubin),
-        )
-        if self._store:
-            self._store.put(key, pack(built))
-        return built
+        return Built("nvrtc", b"", extension.name, image=cubin.image, symbols=_by_name(cubin))
 
     def slow(self, extension: ExtensionSource, directory: Path, why: str) -> Built:
         """torch's own `load_inline` or `load`, without importing what it builds.
@@ -188,18 +157,12 @@ class Builder:
         Raises:
             CompileFailure: it fails there too.
         """
-        key = request_key("load-inline", self._arch, extension, self._versions)
-        found = self._store.get(key) if self._store else None
-        if found is not None:
-            return unpack(found, why=why)
+        key = request_key("load-inline", self._arch, extension, {})
         try:
             name, library = fallback.compile_extension(extension, key, self._arch, directory)
         except CompileFailure as failure:
             raise CompileFailure(failure.reason, f"{failure}\n(not built by the fast path: {why})") from None
-        built = Built("load-inline", library, name, why=why)
-        if self._store:
-            self._store.put(key, pack(built))
-        return built
+        return Built("load-inline", library, name, why=why)
 
 
 def versions(host: PreparedHost | None) -> dict[str, str]:
@@ -216,11 +179,11 @@ def versions(host: PreparedHost | None) -> dict[str, str]:
 
 
 def request_key(
-    path: str, arch: str, extension: ExtensionSource, versions: Mapping[str, str], expressions: Sequence[str] = ()
+    operation: str, arch: str, extension: ExtensionSource, versions: Mapping[str, str], expressions: Sequence[str] = ()
 ) -> str:
     """The cache's key for one build: sources and flags as given, architecture, and what compiles them."""
     source = {**asdict(extension), "headers": dict(extension.headers)}
-    request = {"path": path, "arch": arch, "source": source, "expressions": sorted(expressions)}
+    request = {"operation": operation, "arch": arch, "source": source, "expressions": sorted(expressions)}
     return build_key({**request, "versions": dict(versions)})
 
 
@@ -269,14 +232,14 @@ def pack(built: Built) -> dict[str, bytes]:
     return {"library": built.library, "image": built.image, "about": json.dumps(about).encode()}
 
 
-def unpack(files: Mapping[str, bytes], why: str = "", cached: bool = True) -> Built:
+def unpack(files: Mapping[str, bytes], cached: bool) -> Built:
     """Inverse of `pack`."""
     about = json.loads(files["about"])
     return Built(
         about["path"],
         files["library"],
         about["name"],
-        why or about["why"],
+        about["why"],
         files["image"],
         about["symbols"],
         tuple(about["variables"]),

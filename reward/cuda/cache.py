@@ -1,9 +1,8 @@
 """A build cache that many workers share and that no candidate can write to.
 
 Entries are content-addressed: the key is a hash of everything that goes into a build, so an entry is only ever one
-thing. Candidates run in processes that cannot write to the folder. What builds for them is a helper that was forked
-before the candidate's code ran (`builder.py`); it reaches the folder through a *keeper*, a process outside the sandbox
-that reads and writes entries on behalf of whoever holds its socket. The candidate's own process closes that socket.
+thing. Candidates run in processes that cannot write to the folder, and what is written comes from compilers that ran
+where candidates cannot reach (`workshop.py`).
 """
 
 import contextlib
@@ -13,15 +12,11 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
-
-from ..sandbox import linux
+from typing import Any
 
 GIB = 1 << 30
 MAX_FILE = 256 << 20
@@ -35,16 +30,6 @@ def build_key(parts: Mapping[str, Any]) -> str:
     """Hash of a build's inputs: sources, flags, headers, compiler, architecture. Values must be JSON-able."""
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Store(Protocol):
-    """Where finished builds are kept."""
-
-    def get(self, key: str) -> dict[str, bytes] | None:
-        """The files under a key, or None."""
-
-    def put(self, key: str, files: Mapping[str, bytes]) -> None:
-        """Keep files under a key. A store that cannot keep them forgets them."""
 
 
 def default_root() -> Path:
@@ -151,153 +136,7 @@ class BuildCache:
     def _sweep(self) -> None:
         """Remove what writers left behind that died, after an hour."""
         for path in self.root.iterdir():
-            if path.name.startswith(("writing-", "removing-")):
+            if path.name.startswith(("writing-", "removing-", "compiling-")):
                 with contextlib.suppress(OSError):
                     if time.time() - path.stat().st_mtime > 3600:
                         shutil.rmtree(path, ignore_errors=True)
-
-
-# ---- the keeper ------------------------------------------------------------------------------------------------------
-
-
-def memfd(data: bytes) -> int:
-    """A descriptor on a nameless file that holds the data; in memory where the sandbox allows it."""
-    try:
-        fd = os.memfd_create("kernelward-build", os.MFD_CLOEXEC)
-    except PermissionError:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(data)
-    return fd
-
-
-def read_fd(fd: int, limit: int) -> bytes:
-    """All of a file or memfd.
-
-    Raises:
-        ValueError: it is larger than the limit.
-    """
-    size = os.fstat(fd).st_size
-    if size > limit:
-        raise ValueError(f"{size} bytes are more than {limit}")
-    data = b""
-    while len(data) < size:
-        piece = os.pread(fd, size - len(data), len(data))
-        if not piece:
-            break
-        data += piece
-    return data
-
-
-class CacheKeeper:
-    """Serves a `BuildCache` to whoever holds the other end of its socket.
-
-    Requests are one packet each: JSON, the descriptor to answer on, then one memfd per file.
-    """
-
-    def __init__(self, cache: BuildCache, requests: socket.socket) -> None:
-        self._cache = cache
-        self._requests = requests
-
-    def serve(self) -> None:
-        """Answer until every holder of the other end is gone."""
-        while True:
-            data, fds, _flags, _address = socket.recv_fds(self._requests, 1 << 16, MAX_FILES + 1)
-            if not data:
-                return
-            if not fds:
-                continue
-            try:
-                with socket.socket(fileno=fds[0]) as answer:
-                    self._answer(json.loads(data), answer, fds[1:])
-            except (OSError, ValueError, KeyError, TypeError):
-                continue  # a request that makes no sense gets no answer
-            finally:
-                for fd in fds[1:]:
-                    os.close(fd)
-
-    def _answer(self, request: dict[str, Any], answer: socket.socket, fds: list[int]) -> None:
-        if request["op"] == "put":
-            names = [str(name) for name in request["names"]]
-            files = {name: read_fd(fd, MAX_FILE) for name, fd in zip(names, fds, strict=True)}
-            self._cache.put(str(request["key"]), files)
-            answer.send(b"{}")
-            return
-        files_found = self._cache.get(str(request["key"]))
-        if files_found is None:
-            answer.send(b'{"names":null}')
-            return
-        sent = [memfd(data) for data in files_found.values()]
-        try:
-            socket.send_fds(answer, [json.dumps({"names": list(files_found)}).encode()], sent)
-        finally:
-            for fd in sent:
-                os.close(fd)
-
-
-def close_all_but(*kept: int) -> None:
-    """In a fork: close every descriptor above standard error but those; another's socket must not stay open here."""
-    first = 3
-    for fd in sorted(kept):
-        os.closerange(first, fd)
-        first = fd + 1
-    os.closerange(first, 1 << 16)
-
-
-def start_keeper(cache: BuildCache) -> socket.socket:
-    """Fork a keeper and return the socket for `CacheClient`. The keeper ends with the last holder of that socket.
-
-    Call it in a trusted process with a single thread. The descriptor is inheritable by forks, not by programs.
-    """
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        try:
-            close_all_but(theirs.fileno())
-            linux.prctl(linux.PR_SET_DUMPABLE, 0)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            CacheKeeper(cache, theirs).serve()
-        finally:
-            os._exit(0)
-    theirs.close()
-    return mine
-
-
-class CacheClient:
-    """A `Store` behind a keeper's socket. A keeper that does not answer within `seconds` counts as an empty cache."""
-
-    def __init__(self, requests: socket.socket, seconds: float = 10.0) -> None:
-        self._requests = requests
-        self._seconds = seconds
-
-    def _ask(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], list[int]]:
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with mine, theirs:
-            mine.settimeout(self._seconds)
-            socket.send_fds(self._requests, [json.dumps(request).encode()], [theirs.fileno(), *fds])
-            theirs.close()
-            data, received, _flags, _address = socket.recv_fds(mine, 1 << 16, MAX_FILES)
-            return (json.loads(data) if data else {}), received
-
-    def get(self, key: str) -> dict[str, bytes] | None:
-        """See `Store`."""
-        try:
-            answer, fds = self._ask({"op": "get", "key": key}, [])
-        except OSError:
-            return None
-        try:
-            names = answer.get("names")
-            return None if names is None else {n: read_fd(fd, MAX_FILE) for n, fd in zip(names, fds, strict=True)}
-        finally:
-            for fd in fds:
-                os.close(fd)
-
-    def put(self, key: str, files: Mapping[str, bytes]) -> None:
-        """See `Store`."""
-        fds = [memfd(data) for data in files.values()]
-        try:
-            with contextlib.suppress(OSError):  # no keeper, no cache
-                self._ask({"op": "put", "key": key, "names": list(files)}, fds)
-        finally:
-            for fd in fds:
-                os.close(fd)

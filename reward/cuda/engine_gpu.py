@@ -14,17 +14,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..sandbox import confinement, landlock
 from ..sandbox.engine import CompileFailure, LoadContext, load_module
 from . import builder as building
-from .build_process import BuilderClient, start_builder
 from .builder import Builder, Built
-from .cache import BuildCache, CacheClient, default_root, start_keeper
+from .cache import BuildCache, default_root
 from .device_code import INCLUDE_DIR
 from .frontend import ExtensionSource, Interception, Unsupported
 from .gpu_module import CudaDriver, Driver, GpuModule
 from .lexical import point_into
 from .nvrtc import NvrtcMissing, include_folders, nvrtc
 from .toolchain import HostCompiler, PreparedHost
+from .workshop import BuilderClient, Confinement, connect, start_workshop
 
 HOST_FLAGS = ("-O0", "-DKERNELWARD_GPU", "-fvisibility=hidden")
 HOST_PARTS = ("kernelward/host.cpp", "kernelward/ops.cpp", "kernelward/gpu.cpp")
@@ -56,9 +57,8 @@ class CudaEngine:
         self._root = root or default_root()
         self._host: PreparedHost | None = None
         self._missing = ""
-        self._versions: dict[str, str] = {}
-        self._keeper: socket.socket | None = None
-        self._keeper_inode = 0
+        self._workshop: socket.socket | None = None
+        self._workshop_inode = 0
         self._client: BuilderClient | None = None
         self._driver: Driver | None = None
         self._modules: list[GpuModule] = []
@@ -66,7 +66,7 @@ class CudaEngine:
         self._directory = Path()
 
     def warm(self) -> None:
-        """Import torch, load NVRTC, prepare the host compiler (once per machine) and start the cache's keeper."""
+        """Import torch, load NVRTC, prepare the host compiler (once per machine) and start the workshop."""
         for module in ("torch", "torch.nn.functional", "torch.utils.cpp_extension", "numpy", "math"):
             importlib.import_module(module)
         try:
@@ -74,14 +74,15 @@ class CudaEngine:
             self._host = gpu_host_compiler(self._root).prepare()
         except (NvrtcMissing, Unsupported, CompileFailure) as error:
             self._missing = str(error)
-        self._versions = building.versions(self._host)
-        try:
-            self._keeper = start_keeper(BuildCache(self._root / "builds"))
-        except OSError as error:
-            self._missing = self._missing or f"no build cache: {error}"
-        else:
-            self.descriptors = (self._keeper.fileno(),)
-            self._keeper_inode = os.fstat(self._keeper.fileno()).st_ino
+        rules = confinement.readable("cpu", False, self.paths())
+        self._workshop = start_workshop(
+            lambda arch: Builder(self._host, arch, self._missing),
+            BuildCache(self._root / "builds"),
+            building.versions(self._host),
+            Confinement(tuple(rules), landlock.abi()),
+        )
+        self.descriptors = (self._workshop.fileno(),)
+        self._workshop_inode = os.fstat(self._workshop.fileno()).st_ino
 
     def paths(self) -> list[Path]:
         """What candidates' compilers read: our headers, the precompiled one, CUDA's."""
@@ -121,26 +122,18 @@ class CudaEngine:
 
     def _start(self, context: LoadContext) -> BuilderClient:
         arch = str(context.options.get("arch") or _arch(context.device))
-        store = None
-        keep: tuple[int, ...] = ()
-        if self._keeper is not None and self._holds_keeper():
-            store = CacheClient(self._keeper)
-            keep = (self._keeper.fileno(),)
-        maker = Builder(self._host, arch, store, self._versions, self._missing)
-        client = start_builder(maker, context.directory, keep=keep)
-        if self._keeper is not None:
-            if keep:
-                self._keeper.close()
-            else:
-                self._keeper.detach()
-            self._keeper = None
+        if self._workshop is None or not self._holds_workshop():
+            raise RuntimeError("the workshop's socket did not reach this process")
+        client = connect(self._workshop, arch)
+        self._workshop.close()
+        self._workshop = None
         return client
 
-    def _holds_keeper(self) -> bool:
-        """Whether the keeper's socket survived the way into this process; its number may be another's by now."""
-        assert self._keeper is not None
+    def _holds_workshop(self) -> bool:
+        """Whether the socket survived the way into this process; its number may be another's by now."""
+        assert self._workshop is not None
         with contextlib.suppress(OSError):
-            return os.fstat(self._keeper.fileno()).st_ino == self._keeper_inode
+            return os.fstat(self._workshop.fileno()).st_ino == self._workshop_inode
         return False
 
     def _build(self, extension: ExtensionSource) -> Any:

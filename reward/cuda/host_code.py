@@ -122,10 +122,10 @@ _OURS = re.compile(
 )
 # What is wrong whatever the headers declare.
 _CERTAIN = re.compile(
-    r"expected (?:';'|'\}'|'\)'|'\{'|'\]'|',' or|primary-expression|unqualified-id|declaration|statement|identifier|expression)"
-    r"|stray '|missing terminating|unterminated|redefinition of|redeclared|conflicting declaration"
-    r"|'\w+' was not declared in this scope|lvalue required|break statement|continue statement|too (?:few|many) arguments"
-    r"|cannot be used as a function|return-statement with|undefined reference"
+    r"expected (?:';'|'\}'|'\)'|'\{'|'\]'|',' or|primary-expression|unqualified-id|declaration|statement|identifier)"
+    r"|stray '|missing terminating|unterminated|redefinition of|redeclared|conflicting declaration|undefined reference"
+    r"|'\w+' was not declared in this scope|lvalue required|break statement|continue statement|return-statement with"
+    r"|too (?:few|many) arguments|cannot be used as a function"
 )
 
 
@@ -133,7 +133,7 @@ def is_gap(message: str) -> bool:
     """Whether g++'s errors may be our header's fault: torch's own compilation must then decide.
 
     Syntax errors, redefinitions and undeclared names that no header of torch, CUDA or C++ would declare are the
-    candidate's; they are the same under torch. In doubt it is a gap: that costs a minute, the other way costs a verdict.
+    candidate's; they are the same under torch. In doubt it is a gap: that costs a minute, the other way a verdict.
     """
     errors = [
         line.split("error:")[-1] for line in message.splitlines() if re.search(r"error:|undefined reference", line)

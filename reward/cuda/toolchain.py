@@ -123,9 +123,9 @@ def compiler_version(path: str) -> str:
 
 
 def tree_hash(folder: Path) -> str:
-    """Hash of every file below a folder, names included."""
+    """Hash of every file below a folder, names included, without Python's own caches."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.parent.name != "__pycache__"):
         digest.update(str(path.relative_to(folder)).encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

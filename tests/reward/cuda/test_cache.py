@@ -1,18 +1,12 @@
 """The build cache: shared safely, bounded, and out of candidates' reach."""
 
-import json
 import multiprocessing
 import os
-import socket
-from collections.abc import Iterator
+import time
 from pathlib import Path
 
 import pytest
-from kernelward.reward.cuda.build_process import start_builder
-from kernelward.reward.cuda.builder import Builder, Built, pack, request_key
-from kernelward.reward.cuda.cache import BuildCache, CacheClient, build_key, start_keeper
-from kernelward.reward.cuda.frontend import ExtensionSource
-from kernelward.reward.sandbox.engine import CompileFailure
+from kernelward.reward.cuda.cache import BuildCache, build_key
 
 A, B, C = (build_key({"source": name}) for name in "abc")
 
@@ -99,68 +93,11 @@ def test_workers_that_write_at_the_same_time_never_see_half_an_entry(tmp_path: P
     assert BuildCache(tmp_path / "c").size() <= 20_000 + 1200
 
 
-@pytest.fixture
-def keeper(cache: BuildCache) -> Iterator[socket.socket]:
-    with start_keeper(cache) as requests:
-        yield requests
-
-
-def test_the_keeper_reads_and_writes_for_whoever_holds_its_socket(cache: BuildCache, keeper: socket.socket) -> None:
-    client = CacheClient(keeper)
-    assert client.get(A) is None
-    client.put(A, {"library": b"l" * 3000, "empty": b""})
-    assert client.get(A) == {"library": b"l" * 3000, "empty": b""}
-    assert cache.get(A) == client.get(A)
-
-
-def test_the_keeper_survives_requests_that_make_no_sense(keeper: socket.socket) -> None:
-    client = CacheClient(keeper, seconds=5)
-    keeper.send(b"no descriptor")
-    for request in (b"\xff", b"[]", b'{"op": "get"}', b'{"op":"put","key":"x","names":["../a"]}'):
-        mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with mine, theirs:
-            socket.send_fds(keeper, [request], [theirs.fileno()])
-    bad = json.dumps({"op": "put", "key": A, "names": ["a", "b"]}).encode()
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with mine, theirs:
-        socket.send_fds(keeper, [bad], [theirs.fileno()])  # names without files
-    client.put(B, {"f": b"still there"})
-    assert client.get(B) == {"f": b"still there"}
-    assert client.get(A) is None
-
-
-def test_no_keeper_means_no_cache_and_no_error() -> None:
-    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    theirs.close()
-    client = CacheClient(mine, seconds=1)
-    client.put(A, {"f": b""})
-    assert client.get(A) is None
-    mine.close()
-
-
-def test_the_builders_process_keeps_the_socket_and_its_client_does_not(tmp_path: Path, cache: BuildCache) -> None:
-    requests = start_keeper(cache)
-    number = requests.fileno()
-    maker = Builder(None, "sm_90", CacheClient(requests), {}, missing="nothing is installed in this test")
-    extension = ExtensionSource("e", ("int f();",), (), ("f",), labels=("cpp_sources[0]",))
-    # A finished build of the other path waits in the cache; the builder finds it through its own socket.
-    key = request_key("load-inline", "sm_90", extension, {})
-    cache.put(key, pack(Built("load-inline", b"library", "kernelward_x")))
-    client = start_builder(maker, tmp_path, keep=[number])
-    requests.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(number)
-    built = client.build(extension)
-    assert (built.library, built.cached) == (b"library", True)
-    assert built.why.startswith("not-installed: nothing is installed")
-
-
-def test_a_builder_that_died_is_a_compile_failure_not_a_hang(tmp_path: Path) -> None:
-    class Dying(Builder):
-        def build(self, extension: ExtensionSource, directory: Path):  # type: ignore[no-untyped-def]
-            os._exit(139)
-
-    client = start_builder(Dying(None, "sm_90", None, {}), tmp_path)
-    with pytest.raises(CompileFailure) as caught:
-        client.build(ExtensionSource("e", ("int f();",), (), ("f",), labels=("cpp_sources[0]",)))
-    assert caught.value.reason == "compiler-crash"
+def test_what_writers_that_died_left_behind_is_swept_after_an_hour(cache: BuildCache) -> None:
+    for name, age in (("writing-x", 7200), ("compiling-x", 7200), ("compiling-y", 10)):
+        (cache.root / name).mkdir()
+        then = time.time() - age
+        os.utime(cache.root / name, (then, then))
+    cache.put(A, {"f": b""})
+    left = {path.name for path in cache.root.iterdir() if path.is_dir()}
+    assert left == {A, "compiling-y"}

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 from kernelward.reward.cuda.builder import Builder, Built
-from kernelward.reward.cuda.cache import BuildCache
 from kernelward.reward.cuda.engine_gpu import gpu_host_compiler, import_extension
 from kernelward.reward.cuda.frontend import ExtensionSource, Flags, Unsupported, intercepted, record
 from kernelward.reward.cuda.gpu_module import GpuModule
@@ -144,8 +143,8 @@ def host(home: Path) -> PreparedHost:
 
 
 @pytest.fixture
-def builder(host: PreparedHost, tmp_path: Path) -> Builder:
-    return Builder(host, "sm_90", BuildCache(tmp_path / "cache"), {})
+def builder(host: PreparedHost) -> Builder:
+    return Builder(host, "sm_90")
 
 
 def refused(gap: Unsupported) -> Any:
@@ -248,17 +247,6 @@ def test_clashing_default_arguments_are_compiled_apart_as_torch_does(loaded: Any
 
 
 @needs_tools
-def test_the_second_build_comes_from_the_cache_and_is_the_same(builder: Builder, tmp_path: Path) -> None:
-    first = builder.fast(extension(SCALE), tmp_path)
-    second = builder.fast(extension(SCALE), tmp_path)
-    assert (first.cached, second.cached) == (False, True)
-    assert (first.library, first.image, first.symbols) == (second.library, second.image, second.symbols)
-    changed = builder.fast(extension(SCALE.replace("* N", "+ N")), tmp_path)
-    assert not changed.cached
-    assert changed.image != first.image
-
-
-@needs_tools
 def test_flags_reach_the_compilers_and_unknown_ones_take_the_other_path(builder: Builder, tmp_path: Path) -> None:
     source = "__global__ void k(float* x) { x[0] = __fdividef(1.f, FACTOR); }\n" + (
         "torch::Tensor run(torch::Tensor x, int64_t n) { return x + FACTOR; }"
@@ -308,7 +296,7 @@ MACRO_BOMB = "#define M0 1+\n" + "".join(f"#define M{i} {f'M{i - 1} ' * 10}\n" f
     ],
 )
 def test_hostile_host_code_is_refused_in_bounded_time(host: PreparedHost, tmp_path: Path, cuda: str) -> None:
-    strict = Builder(host, "sm_90", None, {}, limits=ToolLimits(seconds=10, memory=1 << 30))
+    strict = Builder(host, "sm_90", limits=ToolLimits(seconds=10, memory=1 << 30))
     started = time.monotonic()
     with pytest.raises((CompileFailure, Unsupported)):
         strict.fast(extension(cuda), tmp_path)
@@ -408,7 +396,7 @@ def sources_of(stem: str) -> list[ExtensionSource]:
 
 def _slowly(arguments: tuple[ExtensionSource, str, str]) -> Built:
     source, arch, folder = arguments
-    return Builder(None, arch, None, {}).slow(source, Path(folder), "comparison")
+    return Builder(None, arch).slow(source, Path(folder), "comparison")
 
 
 @pytest.fixture(scope="module")
