@@ -113,7 +113,7 @@ def measure_speed(task: SpeedTask, candidate: ChildSession, torch_zygote: Zygote
     with contextlib.ExitStack() as stack:
         reference = stack.enter_context(torch_zygote.spawn(limits))
         empty = stack.enter_context(torch_zygote.spawn(limits))
-        reference.load(task.problem.source + _REFERENCE_AS_CANDIDATE)
+        reference.load(task.problem.source + _REFERENCE_AS_CANDIDATE, task.spec.flags)
         for session in (reference, candidate):
             session.build(first.init_inputs, state, first.model_seed, dtype=first.dtype)
         specs = _output_specs(first)

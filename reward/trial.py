@@ -138,7 +138,7 @@ class Trial:
             with self.clock.phase("spawn"):
                 self._session = self.host.zygote(self.mode).spawn(self.host.limits)
             with self.clock.phase("load"):
-                self.engine = self._session.load(self.task.candidate).engine
+                self.engine = self._session.load(self.task.candidate, self.spec.flags).engine
         return self._session
 
     def run(self) -> list[Answer]:

@@ -76,6 +76,11 @@ class ProtocolSpec:
         """Whether the inputs come from the problem's suite."""
         return self.entries == "suite"
 
+    @property
+    def flags(self) -> dict[str, bool]:
+        """torch's TF32 switches, by name, for the process that runs the candidate."""
+        return {"matmul_tf32": self.matmul_tf32, "cudnn_tf32": self.cudnn_tf32}
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, every field but the description."""
         entries = self.entries if self.entries == "suite" else [e.to_dict() for e in self.entries]

@@ -167,7 +167,10 @@ class Child:
         """Import the candidate's source, which arrives in a memfd."""
         with open(fds[0], "rb") as file:
             source = file.read(request["size"]).decode("utf-8", "surrogatepass")
-        context = dataclasses.replace(self.context, options=request["options"])
+        options = request["options"]
+        torch.backends.cuda.matmul.allow_tf32 = options.get("matmul_tf32", False)  # by default as torch has them
+        torch.backends.cudnn.allow_tf32 = options.get("cudnn_tf32", True)
+        context = dataclasses.replace(self.context, options=options)
         self.factory = self.engine.load(source, context)
         return {"engine": self.engine.name}
 

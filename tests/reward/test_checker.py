@@ -294,6 +294,20 @@ def test_the_allclose_protocols_follow_the_official_stream(
     assert in_place.verdict is Outcome.CORRECT  # as there: inputs are not looked at afterwards
 
 
+@pytest.mark.parametrize(("protocol", "cudnn"), [("kernelbench", True), ("kernelward", False)])
+def test_a_candidate_runs_under_the_protocols_tf32_switches(
+    checker: Checker,
+    tiny_relu: Problem,
+    candidate: Callable[[str], str],
+    small_suite: Callable[..., Suite],
+    protocol: str,
+    cudnn: bool,
+) -> None:
+    body = f"assert torch.backends.cudnn.allow_tf32 is {cudnn}\nreturn torch.relu(x)"
+    verdict = checker.judge(Task(candidate(body), tiny_relu, protocol, small_suite(tiny_relu, {})))
+    assert verdict.verdict is Outcome.CORRECT, verdict
+
+
 def test_wrong_limits_are_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="limits"):
         Checker(JudgeConfig(limits=(("no_such_limit", 1.0),)))
