@@ -4,6 +4,7 @@ A generator that destroyed a triangle or a probability row would ask a question 
 punish kernels that rely on what the problem promises.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -83,7 +84,7 @@ def _is_sparse(x: Tensor) -> bool:
     return float((x == 0).double().mean()) > 0.02
 
 
-_TESTS = {
+_TESTS: dict[Structure, Callable[[Tensor], bool]] = {
     "mask": _is_mask,
     "labels": _is_labels,
     "diagonal": _is_diagonal,
