@@ -12,11 +12,13 @@ _KNOWN = re.compile(
     r"|cuda(?:_runtime|_runtime_api|_fp16|_bf16|_profiler_api|_device_runtime_api|_texture_types)?\.(?:h|hpp)"
     r"|(?:device_launch_parameters|device_functions|device_atomic_functions|vector_types|vector_functions|math_constants"
     r"|math_functions|driver_types|builtin_types|host_defines|host_config|crt/\w+|sm_\d+_\w+|helper_cuda|texture_types"
-    r"|nvToolsExt|cooperative_groups_kernelward)\.h"
-    r"|(?:assert|complex|ctype|errno|fenv|float|inttypes|limits|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio"
+    r"|nvToolsExt)\.h"
+    r"|assert\.h|cassert"  # our assert ends the kernel, not the process
+)
+_STANDARD = re.compile(  # <vector>, <cmath>, ..., and C's
+    r"[a-z_]+|(?:complex|ctype|errno|fenv|float|inttypes|limits|math|setjmp|signal|stdarg|stdbool|stddef|stdint|stdio"
     r"|stdlib|string|time|unistd|omp|memory|wchar)\.h"
 )
-_STANDARD = re.compile(r"[a-z_]+")  # <vector>, <cmath>, ...
 _EXTRA = {
     "cooperative_groups.h": "kernelward/emu/cooperative_groups.h",
     "cooperative_groups/reduce.h": "kernelward/emu/cooperative_groups.h",

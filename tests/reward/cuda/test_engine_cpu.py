@@ -18,7 +18,6 @@ extension = load_inline("hostile", "void f(torch::Tensor x);", """
 #include <torch/extension.h>
 #include <unistd.h>
 #include <stdio.h>
-#include <sys/mman.h>
 __global__ void k(float* x) {{ x[threadIdx.x] = 1; }}
 void f(torch::Tensor x) {{
     {body}
@@ -78,7 +77,7 @@ def test_a_dead_kernel_is_a_runtime_error_that_names_cuda(session: ChildSession)
     session.build([])
     with pytest.raises(ChildFailure) as caught:
         run(session, torch.zeros(8))
-    assert (caught.value.kind, caught.value.reason) == ("runtime_error", "cuda-error")
+    assert (caught.value.kind, caught.value.reason) == ("runtime_error", "launch-error")
     assert "invalid configuration argument" in caught.value.message
 
 
@@ -111,12 +110,12 @@ def test_what_needs_a_gpu_is_unrefereeable(session: ChildSession) -> None:
         ("_exit(0);", {"runtime_error"}),
         (
             "for (;;) { char* p = (char*)malloc(1 << 24); for (int i = 0; i < 1 << 24; i += 4096) p[i] = 1; }",
-            {"runtime_error"},
+            {"runtime_error", "timeout"},
         ),
     ],
 )
 def test_hostile_host_code_ends_with_its_process(zygote: Zygote, body: str, kinds: set[str]) -> None:
-    with zygote.spawn(Limits(load_s=60, run_s=5, memory_bytes=1 << 30, processes=64)) as session:
+    with zygote.spawn(Limits(load_s=60, run_s=5, memory_bytes=1 << 30, processes=16)) as session:
         session.load(HOST.format(body=body))
         session.build([])
         try:
