@@ -43,8 +43,13 @@ class Drawn:
     draw_device: torch.device
 
     def build_model(self) -> nn.Module:
-        """The reference with this draw's parameters, rounded to the entry's dtype, on the judge's device."""
-        return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, self.draw_device)
+        """The reference with this draw's parameters, rounded to the entry's dtype, on the judge's device.
+
+        Parameters are drawn on the CPU, as in KernelBench's checker and in a candidate's process: a candidate that makes
+        the same layers under the same seed has the same parameters, also where its constructor prepares something from
+        them.
+        """
+        return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, "cpu")
 
 
 def entry_dtype(entry: Entry) -> torch.dtype:
