@@ -1,5 +1,6 @@
 """The judge: turns a task into a verdict, in this process, from any number of threads."""
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -144,6 +145,10 @@ class Checker:
         hard = next((f for f in findings if f.hard), None)
         if hard is not None:
             return _timed(replace(verdict, verdict=hard.outcome, reason=hard.code, message=str(hard)), started, clock)
+        with contextlib.suppress(
+            ChildFailure
+        ):  # it warms up meanwhile; a failure is met when it is used
+            self.zygote(mode)
         with self.gate.shared(), clock.phase("plan"):
             plan = self.planner.plan(task, spec, self._free_bytes)
         verdict = replace(verdict, suite=short(plan.suite), notes=(*verdict.notes, *plan.notes))
