@@ -89,7 +89,7 @@ def readable(device: str, own_proc: bool, extra: Iterable[Path]) -> list[Rule]:
         Rule(f"/sys/{name}", READ_FILE | READ_DIR) for name in ("devices/system", "kernel/mm/transparent_hugepage")
     ]
     if not own_proc:
-        names = "self cpuinfo meminfo stat version filesystems loadavg sys/vm sys/kernel driver"
+        names = "self cpuinfo meminfo stat version filesystems loadavg devices modules sys/vm sys/kernel driver"
         rules += [Rule(f"/proc/{name}", READ_FILE | READ_DIR) for name in names.split()]
     unique: dict[str, int] = {}
     for rule in rules:

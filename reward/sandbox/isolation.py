@@ -40,6 +40,7 @@ _NAMESPACES: Final = {
     "ipc-namespace": linux.CLONE_NEWIPC,
 }
 INSIDE_ID: Final = 1000
+_NOTE: Final = "note: "
 PRIVATE_MOUNT: Final = "/dev/shm"  # becomes the candidate's own, and holds its temporary directory
 
 
@@ -94,8 +95,8 @@ def enter_user_namespace() -> None:
     Path("/proc/self/gid_map").write_text(f"{INSIDE_ID} {gid} 1")
 
 
-def _attempt(user: bool, pid: bool, flags: int) -> str:
-    """Try a combination of namespaces in a throw-away process; "" if it works, else why not."""
+def _attempt(user: bool, pid: bool, flags: int) -> tuple[str, tuple[str, ...]]:
+    """Try a combination of namespaces in a throw-away process: why it fails ("" if it works), and notes."""
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:
@@ -105,20 +106,21 @@ def _attempt(user: bool, pid: bool, flags: int) -> str:
                 enter_user_namespace()
             if pid:
                 linux.unshare(linux.CLONE_NEWPID)
-            if _forked(lambda: _trial(pid, flags), write_end):
-                os.write(write_end, b"a process in the namespaces failed")
+            if _forked(lambda: _trial(pid, flags, write_end), write_end):
+                os.write(write_end, b"a process in the namespaces failed\n")
         except OSError as error:
-            os.write(write_end, str(error).encode())
+            os.write(write_end, f"{error}\n".encode())
         finally:
             os._exit(0)
     os.close(write_end)
     with open(read_end, "rb") as file:
-        told = file.read().decode()
+        told = file.read().decode().splitlines()
     os.waitpid(child, 0)
-    return told
+    notes = tuple(line.removeprefix(_NOTE) for line in told if line.startswith(_NOTE))
+    return "; ".join(line for line in told if not line.startswith(_NOTE)), notes
 
 
-def _trial(pid: bool, flags: int) -> None:
+def _trial(pid: bool, flags: int, report: int) -> None:
     if pid:
         own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         linux.unshare(linux.CLONE_NEWPID)
@@ -128,7 +130,8 @@ def _trial(pid: bool, flags: int) -> None:
     if flags:
         linux.unshare(flags)
     if flags & linux.CLONE_NEWNS:
-        _private_mounts(1 << 20, pid, [])
+        for note in _private_mounts(1 << 20, pid, []):
+            os.write(report, f"{_NOTE}{note}\n".encode())
 
 
 def _forked(work: Any, report: int) -> int:
@@ -140,7 +143,7 @@ def _forked(work: Any, report: int) -> int:
             work()
             code = 0
         except OSError as error:
-            os.write(report, str(error).encode() + b"; ")
+            os.write(report, f"{error}\n".encode())
         finally:
             os._exit(code)
     return os.waitpid(child, 0)[1]
@@ -158,8 +161,9 @@ def choose(without: Collection[str] = ()) -> IsolationReport:
     flags = sum(flag for layer, flag in _NAMESPACES.items() if layer not in missing)
     why = "not tried"
     for user, pid in _combinations(missing, flags):
-        failed = _attempt(user, pid, flags)
+        failed, told = _attempt(user, pid, flags)
         if not failed:
+            notes += told
             layers += ["user-namespace"] * user + ["pid-namespace"] * pid
             layers += [layer for layer, flag in _NAMESPACES.items() if flags & flag]
             break
@@ -226,11 +230,8 @@ def refusal(report: IsolationReport, strictness: Strictness) -> str:
 # -- the supervisor's part ---------------------------------------------------------------------------------------------
 
 
-def enter_namespaces(report: IsolationReport, limits: Limits, hidden: Iterable[Path]) -> tuple[str, ...]:
+def enter_namespaces(report: IsolationReport, limits: Limits, hidden: Iterable[Path]) -> None:
     """Mount, network and IPC namespaces of its own for a supervisor that is pid 1 of its pid namespace (if any).
-
-    Returns:
-        Notes on what could be done only in part.
 
     Raises:
         OSError: what worked when the zygote started does not work now.
@@ -239,11 +240,11 @@ def enter_namespaces(report: IsolationReport, limits: Limits, hidden: Iterable[P
     if flags:
         linux.unshare(flags)
     if "mount-namespace" in report:
-        return _private_mounts(limits.tmp_bytes, "pid-namespace" in report, hidden)
-    return ()
+        _private_mounts(limits.tmp_bytes, "pid-namespace" in report, hidden)
 
 
 def _private_mounts(size: int, own_proc: bool, hidden: Iterable[Path]) -> tuple[str, ...]:
+    """Make the mounts; returns notes on what could be done only in part."""
     notes = []
     linux.mount("none", "/", "", linux.MS_REC | linux.MS_PRIVATE)
     try:

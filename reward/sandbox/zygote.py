@@ -9,6 +9,7 @@ candidate a nested pid namespace, and everything ends when it ends. Torch is imp
 
 import argparse
 import contextlib
+import dataclasses
 import fcntl
 import gc
 import json
@@ -31,6 +32,7 @@ from .supervisor import Supervisor, report_failure
 if TYPE_CHECKING:
     from .engine import Engine
 
+TRIAL_S = 60.0
 CHANNEL = 3  # the candidate's descriptor to the judge
 INHERITED = (
     *("PATH", "LD_LIBRARY_PATH", "LANG", "CC", "CXX", "CUDA_HOME", "CUDA_PATH"),
@@ -48,6 +50,7 @@ class Host:
         report: the layers in force.
         rules: what a candidate may read.
         covered: folders that are mounted over.
+        device_first: CUDA starts before the confinement, because it does not start behind it.
     """
 
     engine: "Engine"
@@ -55,6 +58,7 @@ class Host:
     report: IsolationReport
     rules: tuple[Rule, ...]
     covered: tuple[Path, ...]
+    device_first: bool = False
 
 
 def reserve_channel(control: int) -> socket.socket:
@@ -87,35 +91,74 @@ def become_init(report: IsolationReport) -> None:
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def serve(control: socket.socket, host: Host) -> None:
-    """Fork one supervisor per request until the judge is gone."""
-    signal.signal(signal.SIGCHLD, lambda *_: reap())
-    lifeline_read, lifeline_write = os.pipe2(os.O_CLOEXEC)
-    own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-    control.send(json.dumps({"event": "ready", "isolation": host.report.to_dict()}).encode())
-    while True:
-        data, fds, _flags, _address = socket.recv_fds(control, 1 << 16, 2)
-        if not data:
-            return
-        request = json.loads(data)
-        theirs, channel = (socket.socket(fileno=fd) for fd in fds)
+class Nursery:
+    """Forks candidates' supervisors."""
+
+    def __init__(self, report: IsolationReport) -> None:
+        self._lifeline, self._lifeline_end = os.pipe2(os.O_CLOEXEC)
+        nested = "pid-namespace" in report
+        self._own_pids = os.open("/proc/self/ns/pid" if nested else os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def spawn(
+        self, request: dict[str, Any], control: socket.socket, channel: socket.socket, host: Host, ours: socket.socket
+    ) -> None:
+        """Fork one supervisor with its two sockets, which are closed here.
+
+        Args:
+            ours: this process's own socket, which the fork must not keep.
+        """
         try:
-            pid = fork_into_namespace(own_pids, host.report)
+            pid = fork_into_namespace(self._own_pids, host.report)
         except OSError as error:
-            report_failure(theirs, error)
+            report_failure(control, error)
             pid = -1
         if pid == 0:
-            control.close()
-            os.close(lifeline_write)
-            os.close(own_pids)
+            ours.close()
+            os.close(self._lifeline_end)
+            os.close(self._own_pids)
             try:
-                supervise(request, theirs, channel, lifeline_read, host)
+                supervise(request, control, channel, self._lifeline, host)
             except BaseException as error:
-                report_failure(theirs, error)
+                report_failure(control, error)
             finally:
                 os._exit(0)
-        theirs.close()
+        control.close()
         channel.close()
+
+
+def serve(judge: socket.socket, host: Host, nursery: Nursery) -> None:
+    """Fork one supervisor per request until the judge is gone."""
+    signal.signal(signal.SIGCHLD, lambda *_: reap())
+    judge.send(json.dumps({"event": "ready", "isolation": host.report.to_dict()}).encode())
+    while True:
+        data, fds, _flags, _address = socket.recv_fds(judge, 1 << 16, 2)
+        if not data:
+            return
+        control, channel = (socket.socket(fileno=fd) for fd in fds)
+        nursery.spawn(json.loads(data), control, channel, host, judge)
+
+
+def ordered_for_device(host: Host, nursery: Nursery) -> Host:
+    """Confinement first and CUDA behind it, where that works: threads of the driver are then confined as well.
+
+    Found out with an empty candidate. Where it does not work the report says so.
+    """
+    if not host.device.startswith("cuda"):
+        return host
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, far_channel = socket.socketpair()
+    with control, channel:
+        nursery.spawn({"limits": Limits().to_dict()}, theirs, far_channel, host, control)
+        channel.settimeout(TRIAL_S)
+        try:
+            started = bool(channel.recv(1))  # a candidate says hello once it is confined and has its device
+        except OSError:
+            started = False
+    if started:
+        return host
+    note = "CUDA does not start behind the confinement, so it starts before it, and its own threads are not confined"
+    report = dataclasses.replace(host.report, notes=(*host.report.notes, note))
+    return dataclasses.replace(host, report=report, device_first=True)
 
 
 def fork_into_namespace(own_pids: int, report: IsolationReport) -> int:
@@ -147,7 +190,7 @@ def supervise(
     alone = "pid-namespace" in report
     if not alone:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
-    notes = isolation.enter_namespaces(report, limits, host.covered)
+    isolation.enter_namespaces(report, limits, host.covered)
     if "not-dumpable" in report:
         linux.prctl(linux.PR_SET_DUMPABLE, 0)
     if alone:
@@ -160,7 +203,7 @@ def supervise(
 
     supervisor = Supervisor(control, lifeline, limits, start, None if own_mount else directory, alone, (channel,))
     try:
-        supervisor.announce({"event": "started", "notes": list(notes)})
+        supervisor.announce()
         supervisor.run()
     finally:
         if not own_mount:
@@ -184,8 +227,11 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     os.chdir(directory)
     scrub_environment(directory)
     sys.argv = ["candidate"]
-    child.open_device(host.device)
+    if host.device_first:
+        child.open_device(host.device)
     confinement.lock_down(host.report, host.rules, directory, limits, host.device)
+    if not host.device_first:
+        child.open_device(host.device)
     child.main(socket.socket(fileno=CHANNEL), host.engine, directory, host.device)
     os._exit(0)
 
@@ -244,7 +290,8 @@ def main() -> None:
     host = Host(engine, arguments.device, report, tuple(rules), tuple(confinement.overmounted(engine.paths())))
     gc.collect()
     gc.freeze()
-    serve(control, host)
+    nursery = Nursery(report)
+    serve(control, ordered_for_device(host, nursery), nursery)
     sys.exit(0)
 
 
