@@ -28,19 +28,21 @@ def engine_fingerprint(judge: JudgeConfig) -> str:
     return stable_hash({"settings": settings, "versions": versions})
 
 
-def verdict_key(task: Task, protocol_hash: str, engine: str) -> str:
+def verdict_key(task: Task, protocol_hash: str, suite_hash: str | None, engine: str) -> str:
     """Key of a verdict: candidate, problem, suite, protocol, policy, engine, run key and epoch.
 
     Args:
         task: what is judged; its candidate is normalised (`completion.normalise`).
         protocol_hash: content hash of its protocol.
+        suite_hash: content hash of the suite that the protocol uses; None where it uses none, or where the judge builds
+            the default one (which follows from the problem, the policy and the versions).
         engine: `engine_fingerprint` of the judge, which the tolerance policy is a part of.
     """
     return stable_hash(
         {
             "candidate": sha256_text(task.candidate),
             "problem": task.problem.hash,
-            "suite": None if task.suite is None else task.suite.hash,
+            "suite": suite_hash,
             "protocol": protocol_hash,
             "engine": engine,
             "run": hashlib.sha256(task.run_key).hexdigest(),

@@ -32,6 +32,8 @@ class RewardConfig:
         name: what the trainer logs the reward as.
         protocol: the protocol that pays: a name, or the path of a YAML file.
         measure: further protocols that judge the same candidates for the metrics only; they never pay.
+        suites: folder of suite files (`kernelward suite build`) for problems that the library has none for, or to be
+            judged by in its place.
         problems: folder in which ids of the column `problem` are looked up (None: KERNELBENCH_DIR, or paths only).
         rotate_every: optimiser steps (calls, where the trainer tells no step) after which the inputs change.
         run_key: secret of the run in text form; None takes KERNELWARD_RUN_KEY, or draws one that all ranks share.
@@ -46,6 +48,7 @@ class RewardConfig:
     protocol: str = DEFAULT_PROTOCOL
     measure: tuple[str, ...] = ()
     problems: str | None = None
+    suites: str | None = None
     rotate_every: int = 20
     run_key: str | None = field(default=None, repr=False)
     cache: int = 4096
@@ -98,8 +101,10 @@ class RewardConfig:
                     values[name] = _protocol(child, base)
                 case "measure":
                     values[name] = tuple(_protocol(item, base) for item in child.items())
-                case "problems" | "store":
+                case "problems" | "suites" | "store":
                     values[name] = _path(child, base)
+                    if name != "store" and values[name] is not None and not Path(values[name]).is_dir():
+                        raise child.error(f"no such folder: {values[name]}")
                 case "run_key":
                     values[name] = None if child.plain() is None else child.text()
                 case "rotate_every" | "cache":

@@ -24,6 +24,8 @@ from .verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from ..suites.problem import Problem
+    from ..suites.protocol import ProtocolSpec
+    from ..suites.suite import Suite
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ class _Runtime:
     cache: VerdictCache
     store: RunStore | None
     engine: str
-    protocols: dict[str, tuple[str, bool]]  # name -> content hash, whether its inputs rotate
+    protocols: "dict[str, ProtocolSpec]"
+    suites: "dict[str, Suite]"  # the user's own, by the hash of the problem's source
+    suite_hashes: dict[str, str | None]  # by the same; filled as problems come up
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +226,8 @@ class KernelReward:
         wanted: dict[str, Task] = {}  # by key: a candidate that is there several times is judged once
         keys: dict[str, list[str | Verdict]] = {}
         for protocol in (self.config.protocol, *self.config.measure):
-            digest, rotates = runtime.protocols[protocol]
+            spec = runtime.protocols[protocol]
+            rotates = _rotates(spec)
             row: list[str | Verdict] = []
             for extraction, code, problem in zip(extractions, codes, problems, strict=True):
                 early = _without_judge(extraction, problem, protocol, epoch)
@@ -234,11 +239,13 @@ class KernelReward:
                     candidate=code,
                     problem=problem,
                     protocol=protocol,
+                    suite=runtime.suites.get(problem.hash),
                     run_key=self.run_key,
                     epoch=epoch if rotates else 0,
                     speed=self.config.shaping.speed is not None and protocol == self.config.protocol,
                 )
-                key = verdict_key(task, digest, runtime.engine)
+                suite_hash = _suite_hash(runtime, problem) if spec.uses_suite else None
+                key = verdict_key(task, spec.hash, suite_hash, runtime.engine)
                 wanted[key] = task
                 row.append(key)
             keys[protocol] = row
@@ -293,7 +300,9 @@ class KernelReward:
                     cache=VerdictCache(self.config.cache, store),
                     store=store,
                     engine=engine_fingerprint(judge),
-                    protocols={name: _protocol_facts(name) for name in names},
+                    protocols={name: load_protocol(name) for name in names},
+                    suites=_read_suites(self.config.suites),
+                    suite_hashes={},
                 )
                 self._runtime_now = runtime
             return runtime
@@ -399,12 +408,33 @@ def _without_judge(
     )
 
 
-def _protocol_facts(ref: str) -> tuple[str, bool]:
-    """(content hash, whether its inputs depend on the run key and the epoch)."""
-    spec = load_protocol(ref)
-    if isinstance(spec.entries, str):
-        return spec.hash, True
-    return spec.hash, any(entry.seed_policy == "secret" for entry in spec.entries)
+def _rotates(spec: "ProtocolSpec") -> bool:
+    """Whether a protocol's inputs depend on the run key and the epoch."""
+    return isinstance(spec.entries, str) or any(entry.seed_policy == "secret" for entry in spec.entries)
+
+
+def _suite_hash(runtime: _Runtime, problem: "Problem") -> str | None:
+    """Hash of the suite that a problem is judged by, as far as the trainer's process can know it."""
+    from ..suites.suite import find_suite
+
+    if problem.hash not in runtime.suite_hashes:
+        suite = runtime.suites.get(problem.hash) or find_suite(problem)
+        runtime.suite_hashes[problem.hash] = None if suite is None else suite.hash
+    return runtime.suite_hashes[problem.hash]
+
+
+def _read_suites(folder: str | None) -> "dict[str, Suite]":
+    if folder is None:
+        return {}
+    from ..suites.suite import load_suite
+
+    suites: dict[str, Suite] = {}
+    for path in sorted(Path(folder).rglob("*.yaml")):
+        suite = load_suite(path)
+        if suite.problem_hash in suites:
+            raise InputError(f"{path}: a second suite for problem {suite.problem_id} in {folder}; keep one of them")
+        suites[suite.problem_hash] = suite
+    return suites
 
 
 def _shortened(text: str, limit: int = 600) -> str:

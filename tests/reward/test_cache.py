@@ -20,8 +20,8 @@ CORRECT = Verdict(
 )
 
 
-def key(task: Task = TASK, protocol: str = "hash", engine: str = "engine") -> str:
-    return verdict_key(task, protocol, engine)
+def key(task: Task = TASK, protocol: str = "hash", engine: str = "engine", suite: str | None = None) -> str:
+    return verdict_key(task, protocol, suite, engine)
 
 
 def test_a_verdict_comes_back_marked_as_cached() -> None:
@@ -48,8 +48,8 @@ def test_whatever_can_change_a_verdict_changes_its_key(change: dict) -> None:
     assert key(replace(TASK, **change)) != key()
 
 
-def test_protocol_and_engine_are_part_of_the_key() -> None:
-    assert len({key(), key(protocol="x"), key(engine="x")}) == 3
+def test_protocol_suite_and_engine_are_part_of_the_key() -> None:
+    assert len({key(), key(protocol="x"), key(suite="x"), key(engine="x")}) == 4
     assert key(replace(TASK, problem=Problem("renamed", "class Model: ..."))) == key()
 
 

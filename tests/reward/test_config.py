@@ -46,6 +46,7 @@ def test_relative_paths_start_at_the_file(tmp_path: Path) -> None:
         "name: strict\nentries: suite\ncomparison: truth\n",
     )
     path = tmp_path / "reward.yaml"
+    (tmp_path / "problems").mkdir()
     path.write_text("protocol: strict.yaml\nproblems: problems\nstore: run.sqlite\n")
     config = RewardConfig.load(path)
     assert config.protocol == str(tmp_path / "strict.yaml")
@@ -80,6 +81,7 @@ def test_a_configuration_survives_pickling_and_hides_its_key() -> None:
         ("measure:\n  - kernelbench\n  - kernelbench", "is there twice"),
         ("measure: [kernelward]", "is there twice"),
         ("name: a/b", "key `name`"),
+        ("suites: no/such/folder", "key `suites`: no such folder"),
         ("rotate_every: 0", "key `rotate_every`: 0 is below the minimum"),
         ("cache: many", "key `cache`: expected a whole number"),
         ("judge:\n  worker: 2", "reward.yaml:2: key `judge.worker`: unknown key"),

@@ -18,7 +18,10 @@ from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.reward.verdict import Outcome, Verdict
+from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
+from kernelward.suites.hashing import sha256_text
+from kernelward.suites.suite import Suite, SuiteEntry
 
 SOURCE = """
 import torch
@@ -291,6 +294,39 @@ def test_problems_are_found_by_id_and_by_path(judge: type[ScriptedJudge], tmp_pa
     )
     assert rewards == [1.1] * 3
     assert len(judge.asked) == 1  # the same text however it was named
+
+
+def write_suite(path: Path, source: str = SOURCE) -> Suite:
+    suite = Suite("mine", sha256_text(source), (SuiteEntry(Entry("own")),))
+    path.write_text(suite.to_yaml())
+    return suite
+
+
+def test_a_problem_with_a_suite_of_its_own_is_judged_by_it(judge: type[ScriptedJudge], tmp_path: Path) -> None:
+    suite = write_suite(tmp_path / "mine.yaml")
+    rows = [SOURCE, SOURCE.replace("relu", "exp")]
+    call(make(suites=str(tmp_path)), "correct", "correct", reference=rows, log_metric=print)
+    assert [t.suite for t in judge.asked] == [suite, None]
+
+
+def test_a_changed_suite_is_asked_again(judge: type[ScriptedJudge], tmp_path: Path) -> None:
+    write_suite(tmp_path / "mine.yaml")
+    changes = {"suites": str(tmp_path), "store": str(tmp_path / "run.sqlite"), "measure": ("kernelbench",)}
+    call(make(**changes), "correct", log_metric=print)
+    changed = Suite("mine", sha256_text(SOURCE), (SuiteEntry(Entry("own", draw=1)),))
+    (tmp_path / "mine.yaml").write_text(changed.to_yaml())
+    call(make(**changes), "correct", log_metric=print)
+    assert [t.protocol for t in judge.asked] == ["kernelward", "kernelbench", "kernelward"]
+
+
+def test_faults_in_the_suites_folder_are_errors_at_the_first_call(judge: type[ScriptedJudge], tmp_path: Path) -> None:
+    write_suite(tmp_path / "a.yaml")
+    write_suite(tmp_path / "b.yaml")
+    with pytest.raises(InputError, match="a second suite for problem mine"):
+        call(make(suites=str(tmp_path)), "correct", log_metric=print)
+    (tmp_path / "b.yaml").write_text("format: [")
+    with pytest.raises(InputError, match=r"b.yaml:1: not valid YAML"):
+        call(make(suites=str(tmp_path)), "correct", log_metric=print)
 
 
 # --- several protocols -----------------------------------------------------------------

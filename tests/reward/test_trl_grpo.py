@@ -15,6 +15,7 @@ from kernelward.reward.function import KernelReward
 from kernelward.suites.errors import InputError
 
 trl = pytest.importorskip("trl", reason="the extra `trl` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*checkpointing.*:FutureWarning")  # renamed in newer transformers
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
 
 trl = pytest.importorskip("trl", reason="the extra `trl` is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:.*checkpointing.*:FutureWarning")  # renamed in newer transformers
 
 
 def test_training_is_paid_what_the_judge_found(tmp_path: Path) -> None:
