@@ -130,7 +130,9 @@ class Builder:
     def _compile_device(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> Cubin:
         if not parts.kernels:
             return Cubin(b"", {})
-        program = device_program(extension, parts, self._arch, expressions)
+        # A variable's address is asked for as well: one that is static has a symbol of the compiler's making.
+        variables = [f"&{symbol.qualified}" for symbol in parts.symbols]
+        program = device_program(extension, parts, self._arch, [*expressions, *variables])
         try:
             return nvrtc().compile(program)
         except CompileFailure as failure:
@@ -138,7 +140,7 @@ class Builder:
             if "__nv_name_map" not in str(failure) or set(plain) == set(expressions):
                 raise
             # An instantiation that was guessed from the text does not exist; the launch will name the right one.
-            return nvrtc().compile(device_program(extension, parts, self._arch, plain))
+            return nvrtc().compile(device_program(extension, parts, self._arch, [*plain, *variables]))
 
     def more(self, extension: ExtensionSource, expressions: Sequence[str], directory: Path) -> Built:
         """A cubin with kernels that only the running host code could name.

@@ -2,7 +2,6 @@
 
 import ctypes
 import hashlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -250,17 +249,9 @@ class GpuModule:
     def _symbol(self, name: bytes, address: Any, size: Any) -> int:
         try:
             self._load()
-            module, _ = self._modules[0]
-            address[0], size[0] = self._driver.variable(module, _variable_symbol(name.decode()))
+            module, symbols = self._modules[0]
+            address[0], size[0] = self._driver.variable(module, symbols[f"&{name.decode()}"])
             return 0
         except Exception as error:
             self._trouble = error
             return 1
-
-
-def _variable_symbol(qualified: str) -> str:
-    """The symbol of a variable at namespace scope in the Itanium ABI."""
-    parts = re.split("::", qualified)
-    if len(parts) == 1:
-        return qualified
-    return "_ZN" + "".join(f"{len(part)}{part}" for part in parts) + "E"

@@ -239,6 +239,28 @@ def test_late_instantiations_beside_device_variables_take_the_other_path(builder
 
 
 @needs_tools
+def test_variables_in_device_memory_are_found_wherever_they_are_declared(loaded: Any) -> None:
+    source = """
+    __constant__ float weights[4];
+    static __constant__ int hidden;
+    namespace inner { __device__ int counter; }
+    __global__ void k(float* x) { x[0] = weights[0] + hidden; atomicAdd(&inner::counter, 1); }
+    torch::Tensor run(torch::Tensor x, int64_t n) {
+      size_t size = 0, sum = 0;
+      C10_CUDA_CHECK(cudaGetSymbolSize(&size, weights)); sum += size;
+      C10_CUDA_CHECK(cudaGetSymbolSize(&size, hidden)); sum += size;
+      C10_CUDA_CHECK(cudaGetSymbolSize(&size, inner::counter)); sum += size;
+      float* address = nullptr;
+      C10_CUDA_CHECK(cudaGetSymbolAddress((void**)&address, weights));
+      TORCH_CHECK(sum == 48 && (size_t)address == 64, "found ", sum);
+      return x;
+    }
+    """
+    module, _ = loaded(extension(source))
+    module.run(torch.zeros(1), 1)
+
+
+@needs_tools
 def test_clashing_default_arguments_are_compiled_apart_as_torch_does(loaded: Any) -> None:
     cuda = "torch::Tensor run(torch::Tensor x, int64_t n = 1) { return x; }\n__global__ void k(float* x) {}"
     module, _ = loaded(extension(cuda, cpp="torch::Tensor run(torch::Tensor x, int64_t n = 1);"))
