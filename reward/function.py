@@ -5,7 +5,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -14,6 +14,7 @@ from ..suites.errors import InputError
 from ..suites.protocol import load_protocol
 from .cache import VerdictCache, engine_fingerprint, verdict_key
 from .client import JudgeClient
+from .columns import ProblemColumns
 from .completion import Extraction, extract, normalise
 from .config import RewardConfig
 from .metrics import CallStats, summarise
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from ..suites.suite import Suite
 
 _log = logging.getLogger(__name__)
-
-Columns = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class KernelReward:
         self._lock = threading.RLock()
         self._runtime_now: _Runtime | None = None
         self._store: RunStore | None = None
-        self._problems: dict[tuple[str, str], Problem | InputError] = {}
+        self._columns = ProblemColumns(self.config.problems)
         self._started = False
         self._warned: set[str] = set()
 
@@ -201,7 +200,7 @@ class KernelReward:
         Raises:
             InputError: a problem or the configuration is wrong.
         """
-        found = self._find_problems(len(completions), problems, None, {})
+        found = self._find_problems(len(completions), problems, None, ())
         return self._judge(completions, found, epoch, needs_store=False)
 
     def close(self) -> None:
@@ -318,51 +317,14 @@ class KernelReward:
         count: int,
         problem: Sequence[str | None] | None,
         reference: Sequence[str | None] | None,
-        columns: Columns,
+        others: Iterable[str],
     ) -> "list[Problem | InputError]":
-        for name, column in (("problem", problem), ("reference", reference)):
-            if column is not None and (isinstance(column, str) or len(column) != count):
-                raise InputError(f"column `{name}` must be a list with one entry per completion ({count})")
-        if problem is None and reference is None:
-            given = ", ".join(sorted(set(columns) - {"prompts", "completion_ids", "environments"})) or "none"
-            raise InputError(
-                "the dataset has neither a column `problem` (an id such as level1/23_Softmax, or a path) nor a column "
-                f"`reference` (the problem's source text). Its other columns: {given}. Rename or add one of the two"
-            )
-        found = [
-            self._find_problem(problem[i] if problem is not None else None, reference[i] if reference else None)
-            for i in range(count)
-        ]
+        found = self._columns.problems(count, problem, reference, others)
         errors = [f for f in found if isinstance(f, InputError)]
         if errors and not self._started:
             raise errors[0]
         for error in errors:
             self._warn_once(str(error), "%s; its completions get no reward", error)
-        return found
-
-    def _find_problem(self, ref: str | None, source: str | None) -> "Problem | InputError":
-        from ..suites.problem import find_problem, problem_from_source  # imports torch
-
-        key = ("reference", source) if source else ("problem", ref or "")
-        with self._lock:
-            known = self._problems.get(key)
-        if known is not None:
-            return known
-        found: Problem | InputError
-        try:
-            if source:
-                found = problem_from_source(source)
-            elif isinstance(ref, str) and ref:
-                found = find_problem(ref, Path(self.config.problems) if self.config.problems else None)
-            else:
-                raise InputError(
-                    f"a row of the dataset names no problem: `problem` is {ref!r} and `reference` is empty; "
-                    "give an id, a path or the source text"
-                )
-        except InputError as error:
-            found = error
-        with self._lock:
-            self._problems[key] = found
         return found
 
     # --- warnings ----------------------------------------------------------------------------------------------------
