@@ -187,12 +187,10 @@ def source_offsets(sources: Sequence[str], labels: Sequence[str], candidate: str
 def point_into(message: str, sources: Sequence[str], labels: Sequence[str], candidate: str) -> str:
     """A compiler's message with `cuda_sources[0]:7` turned into the line of the candidate's own file."""
     for label, offset in source_offsets(sources, labels, candidate).items():
-        for pattern, form in ((r"\((\d+)\)", "({})"), (r":(\d+)", ":{}")):
-            message = re.sub(
-                re.escape(label) + pattern,
-                lambda match, form=form, offset=offset: "candidate.py" + form.format(int(match.group(1)) + offset),
-                message,
-            )
+        pieces = re.split(rf"{re.escape(label)}(?=[(:]\d)([(:])(\d+)", message)
+        message = pieces[0]
+        for bracket, number, rest in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+            message += f"candidate.py{bracket}{int(number) + offset}{rest}"
     return message
 
 
