@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from emulated import CASES, Loaded, replaced, seen, source, without
-
 from kernelward.reward.cuda.emulator import NAN_POISON, PLAIN_VARIANT, RACE_VARIANT, STRICT_VARIANTS, Order, Variant
 from kernelward.reward.cuda.emulator_build import Toolchain
 
@@ -23,7 +22,7 @@ GUARDS = [
     ("matmul", "if (row < M && col < N)", "if (row <= M && col < N)"),
     ("matmul", "t < (K + TILE - 1) / TILE", "t < K / TILE"),
     ("matmul_double_buffer", "(row < M && a < K)", "(row < M)"),
-    ("softmax", "float largest = -FLT_MAX", "float largest"),
+    ("softmax", "float sum = 0.0f", "float sum"),
     ("softmax", "threads * sizeof(float)", "(threads - 1) * sizeof(float)"),
     ("sum_dim", "if (warp >= outer * inner) return;", ""),
     ("sum_dim", "int offset = warpSize / 2", "int offset = warpSize / 4"),
