@@ -332,7 +332,7 @@ class LoadedProblem:
 
     @contextmanager
     def _guarded(self, what: str) -> Iterator[None]:
-        with _blame(self.problem, what, self.constants):
+        with blame(self.problem, what, self.constants):
             yield
 
 
@@ -347,7 +347,7 @@ def load_problem(problem: Problem, constants: Mapping[str, Any] | None = None) -
     name = f"kernelward_problem_{short(problem.hash)}"
     module = types.ModuleType(name)
     module.__file__ = str(problem.path) if problem.path else None
-    with _blame(problem, "the module", changes):
+    with blame(problem, "the module", changes):
         code = compile(tree, _filename(problem), "exec", dont_inherit=True)
         with _registered(name, module):
             exec(code, module.__dict__)
@@ -376,8 +376,14 @@ def _registered(name: str, module: types.ModuleType) -> Iterator[None]:
 
 
 @contextmanager
-def _blame(problem: Problem, what: str, constants: Mapping[str, Any]) -> Iterator[None]:
-    """Turn what the problem's code raises into an InputError with its line, and lack of memory into MemoryError."""
+def blame(problem: Problem, what: str, constants: Mapping[str, Any]) -> Iterator[None]:
+    """Turn what the problem's code raises into an InputError with its line, and lack of memory into MemoryError.
+
+    Args:
+        problem: whose code runs in the block.
+        what: what runs, for the message.
+        constants: changed constants, for the message.
+    """
     try:
         yield
     except (InputError, MemoryError):

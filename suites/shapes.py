@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from .errors import InputError
-from .problem import Problem, forward, is_out_of_memory, load_problem
+from .problem import Problem, blame, forward, load_problem
 from .sizes import Changes, Key, Size, change, sizes, static_or_none
 from .static import Static, tensors_in
 from .traits import Traits
@@ -168,9 +168,9 @@ def _runs(problem: Problem, changes: Changes) -> bool:
     try:
         loaded = load_problem(problem, dict(changes))
         model = loaded.build_model(loaded.init_inputs(0), 0)
-        outputs = list(tensors_in(forward(model, loaded.own_draw(0), 0)))
-    except (InputError, RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-        if is_out_of_memory(error):
-            raise
+        inputs = loaded.own_draw(0)
+        with blame(problem, "Model.forward", loaded.constants):
+            outputs = list(tensors_in(forward(model, inputs, 0)))
+    except InputError:
         return False
     return bool(outputs) and all(t.numel() for t in outputs)

@@ -15,7 +15,7 @@ import torch
 
 from .dispatch import OpMode
 from .errors import InputError
-from .problem import LoadedProblem, Problem, forward, load_problem
+from .problem import LoadedProblem, Problem, blame, forward, load_problem
 
 _MAX_CALLS = 2500  # operators followed; unrolled recurrent networks call tens of thousands, at 0.5 ms each
 
@@ -209,16 +209,13 @@ def static_run(loaded: LoadedProblem, device: Literal["meta", "cpu"] = "meta") -
     recorder = _Recorder({tuple(t.shape) for t in tensors_in(inputs)})
     outputs: Any = ()
     complete = True
-    try:
-        with recorder:
-            outputs = forward(model, inputs, 0)
-    except _CutShort:
-        complete = False
-    except Exception as error:
-        raise InputError(
-            f"{loaded.problem.place}: Model.forward raises {type(error).__name__}: {error} for inputs of shapes "
-            f"{[tuple(t.shape) for t in tensors_in(inputs)]}"
-        ) from error
+    shapes = [tuple(t.shape) for t in tensors_in(inputs)]
+    with blame(loaded.problem, f"Model.forward on inputs of shapes {shapes}", loaded.constants):
+        try:
+            with recorder:
+                outputs = forward(model, inputs, 0)
+        except _CutShort:
+            complete = False
     state = model.state_dict(keep_vars=True)
     return Static(
         inputs=tuple(spec_of(v) for v in inputs),

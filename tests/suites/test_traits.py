@@ -200,8 +200,23 @@ def test_a_model_that_refers_to_itself_in_a_closure_can_be_inspected() -> None:
 
 
 def test_a_reference_that_raises_is_an_input_error() -> None:
-    with pytest.raises(InputError, match=r"Model\.forward raises"):
+    with pytest.raises(InputError, match=r"Model\.forward on inputs .* raises"):
         inspect_problem(problem("x @ x"))
+
+
+def test_a_reference_that_raises_only_on_values_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"line 10: Model\.forward raises .*cholesky"):
+        inspect_problem(problem("torch.linalg.cholesky(-x)", "torch.eye(4) + torch.rand(4, 4)"))
+
+
+def test_a_reference_that_insists_on_single_precision_can_be_inspected() -> None:
+    insists = problem("x @ torch.ones(9, 2, dtype=torch.float32)")
+    assert inspect_problem(insists).degenerate == ""
+
+
+def test_outputs_whose_shape_depends_on_the_values_can_be_inspected() -> None:
+    traits = inspect_problem(problem("x[x > 0.5]"))
+    assert traits.inputs[0].kind == "float"
 
 
 def test_inspection_leaves_the_global_stream_usable() -> None:
