@@ -20,7 +20,8 @@ from .device_code import device_program, instantiations
 from .frontend import ExtensionSource, Flags, Unsupported
 from .host_code import HostUnits, host_units, is_gap
 from .nvrtc import Cubin, nvrtc
-from .split import SplitSource, split
+from .split import split
+from .split_model import SplitSource
 from .toolchain import PreparedHost, ToolLimits, preprocess, tree_hash
 
 PACKAGE = Path(__file__).parent

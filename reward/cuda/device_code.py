@@ -12,7 +12,7 @@ from pathlib import Path
 from ..sandbox.engine import CompileFailure
 from .frontend import ExtensionSource, Unsupported
 from .nvrtc import DeviceProgram, include_folders
-from .split import SplitSource
+from .split_model import SplitSource
 
 INCLUDE_DIR = Path(__file__).parent / "include"
 

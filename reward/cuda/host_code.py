@@ -8,7 +8,7 @@ from .device_code import classify_include
 from .frontend import ExtensionSource, Unsupported
 from .lexical import LineMap
 from .nvrtc import include_folders
-from .split import SplitSource
+from .split_model import SplitSource
 
 # Headers whose content our precompiled header stands in for.
 _COVERED = re.compile(
