@@ -18,6 +18,7 @@ from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.tolerance import TolerancePolicy
 from . import screen as screening
 from .gate import ByteBudget, DeviceGate
+from .kernelbench import OfficialChecker, find_checkout, second_opinion
 from .plan import STATE_FACTOR, Plan, Planner, Question
 from .sandbox.failure import ChildFailure
 from .sandbox.limits import Limits
@@ -54,6 +55,7 @@ class Checker:
             raise InputError(f"device {self.config.device} was asked for, but torch sees no GPU here: use --device cpu")
         self.device = "cuda:0" if self.on_gpu else "cpu"
         self.policy = _policy(self.config)
+        self.official = _official(self.config, self.device)
         try:
             self.limits = Limits(**dict(self.config.limits))  # type: ignore[arg-type]
         except TypeError as error:
@@ -145,9 +147,7 @@ class Checker:
         hard = next((f for f in findings if f.hard), None)
         if hard is not None:
             return _timed(replace(verdict, verdict=hard.outcome, reason=hard.code, message=str(hard)), started, clock)
-        with contextlib.suppress(
-            ChildFailure
-        ):  # it warms up meanwhile; a failure is met when it is used
+        with contextlib.suppress(ChildFailure):  # it warms up meanwhile; a failure is met when it is used
             self.zygote(mode)
         with self.gate.shared(), clock.phase("plan"):
             plan = self.planner.plan(task, spec, self._free_bytes)
@@ -183,6 +183,9 @@ class Checker:
         try:
             answers = trial.run()
             verdict = _from_answers(verdict, answers, plan)
+            if self.official is not None and verdict.verdict is Outcome.CORRECT:
+                with self.gate.shared(), clock.phase("official"):
+                    verdict = second_opinion(self.official, task.problem, task.candidate, verdict)
             if task.speed and verdict.verdict is Outcome.CORRECT:
                 with clock.phase("speed"):
                     verdict = self._speed(trial, answers, verdict)
@@ -220,6 +223,14 @@ class Checker:
                 entry=question.entry.id,
             )
         return replace(verdict, speedup=speed.speedup)
+
+
+def _official(config: JudgeConfig, device: str) -> OfficialChecker | None:
+    if config.official is None:
+        return None
+    if device == "cpu":
+        raise InputError("judge setting official: KernelBench's own evaluation needs a GPU; leave it out on a CPU")
+    return OfficialChecker(find_checkout(config.official), device)
 
 
 def _policy(config: JudgeConfig) -> TolerancePolicy:

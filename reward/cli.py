@@ -23,7 +23,7 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for `kernelward ... | head`
 
 # The base class of usage errors: typer re-exports only subclasses, and newer versions carry their own copy of click.
-_UsageErrors = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_UsageErrors: type[BaseException] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 class Commands(TyperGroup):

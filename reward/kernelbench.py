@@ -12,13 +12,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text
-from ..suites.problem import Problem
+from ..suites.problem import PROBLEMS_VARIABLE, Problem
 from .sandbox.limits import GIB, Limits
 from .sandbox.process import visible_device, wait_readable
 from .score_rows import recorded_outcome
@@ -38,6 +38,23 @@ _OUTCOMES = {
     "out_of_memory": Outcome.INFRA_ERROR,
     "infrastructure": Outcome.INFRA_ERROR,
 }
+
+
+def find_checkout(value: str) -> Path:
+    """The checkout that a configuration names: a folder, or `package` for the one in KERNELBENCH_DIR.
+
+    Raises:
+        InputError: it is not set, or no folder.
+    """
+    text = os.environ.get(PROBLEMS_VARIABLE, "") if value == "package" else value
+    if not text:
+        raise InputError(
+            f"judge setting official: package takes the KernelBench checkout from {PROBLEMS_VARIABLE}: set it"
+        )
+    path = Path(text).expanduser()
+    if not path.is_dir():
+        raise InputError(f"judge setting official: there is no folder {path}; give a KernelBench checkout")
+    return path
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +212,17 @@ class OfficialChecker:
         except json.JSONDecodeError:
             answer = None
         return Answer(answer, ended, timed_out)
+
+
+def second_opinion(official: OfficialChecker, problem: Problem, candidate: str, verdict: Verdict) -> Verdict:
+    """A verdict `correct` that the real checker has to share; where it gives none, ours stands and a note says so."""
+    other = official.judge(problem, candidate)
+    said = f"{other.verdict}{f' ({other.reason})' if other.reason else ''} in {other.seconds:.1f} s"
+    noted = replace(verdict, notes=(*verdict.notes, f"KernelBench's own check: {said}"))
+    if other.verdict is Outcome.CORRECT or not other.verdict.decided:
+        return noted
+    message = f"KernelBench's own check: {other.message}"
+    return replace(noted, verdict=other.verdict, reason=f"official-{other.reason or other.verdict}", message=message)
 
 
 def _report(control: socket.socket) -> Mapping[str, Any]:

@@ -83,7 +83,7 @@ def run_parity(
     Returns:
         The records of these rows, those of an earlier run included.
     """
-    records = []
+    records: list[Record] = []
     for row in rows:
         if row.number not in problems:
             continue

@@ -120,6 +120,8 @@ class JudgeConfig:
         limits: overrides of `sandbox.limits.Limits` fields, sorted by name.
         screen: what the static screen rejects.
         suite_cache: folder for default suites that the judge builds (None: the user's cache folder).
+        official: folder of a KernelBench checkout whose own evaluation must accept what is correct by the protocol, or
+            `package` for the one in KERNELBENCH_DIR; GPU only, and up to a minute per candidate.
     """
 
     device: str = "cpu"
@@ -132,6 +134,7 @@ class JudgeConfig:
     limits: tuple[tuple[str, float], ...] = ()
     screen: ScreenPolicy = field(default_factory=ScreenPolicy)
     suite_cache: str | None = None
+    official: str | None = None
 
     def to_wire(self) -> dict[str, Any]:
         """JSON-able mapping."""

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelward.reward.kernelbench import PROTOCOL, Answer, OfficialChecker, read_answer
+from kernelward.reward.checker import Checker
+from kernelward.reward.kernelbench import PROTOCOL, Answer, OfficialChecker, find_checkout, read_answer, second_opinion
 from kernelward.reward.kernelbench_parity import compare, run_parity
 from kernelward.reward.sandbox import isolation
 from kernelward.reward.sandbox.limits import Limits
 from kernelward.reward.score_rows import Row
 from kernelward.reward.score_store import ScoreStore
+from kernelward.reward.task import JudgeConfig
 from kernelward.reward.verdict import Outcome, Verdict
 from kernelward.suites.errors import InputError
 from kernelward.suites.problem import problem_from_source
@@ -242,6 +244,42 @@ def test_a_folder_that_is_no_checkout_is_the_users_error(tmp_path: Path) -> None
 
 def verdict(outcome: Outcome, reason: str = "", seconds: float = 1.0) -> Verdict:
     return Verdict(outcome, reason, "why", problem=PROBLEM.id, seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome", "reason"),
+    [
+        ("return Result(compiled=True, correctness=True)", Outcome.CORRECT, ""),
+        ("return None", Outcome.CORRECT, ""),  # no verdict of theirs takes nothing from ours
+        (
+            "return Result(compiled=True, metadata={'correctness_issue': 'Output mismatch'})",
+            Outcome.INCORRECT,
+            "official-value",
+        ),
+    ],
+)
+def test_a_second_opinion_may_refuse_and_is_noted(checkout: Path, body: str, outcome: Outcome, reason: str) -> None:
+    code = f"def answer():\n    {body}\n"
+    ours = Verdict(Outcome.CORRECT, problem=PROBLEM.id, protocol="kernelward", entry="own-1")
+    both = second_opinion(OfficialChecker(checkout, "cpu"), PROBLEM, code, ours)
+    assert (both.verdict, both.reason, both.protocol, both.entry) == (outcome, reason, "kernelward", "own-1")
+    assert both.notes[-1].startswith("KernelBench's own check: ")
+
+
+def test_the_checkout_of_a_configuration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELBENCH_DIR", str(tmp_path))
+    assert find_checkout("package") == tmp_path
+    assert find_checkout(str(tmp_path)) == tmp_path
+    with pytest.raises(InputError, match="there is no folder"):
+        find_checkout(str(tmp_path / "gone"))
+    monkeypatch.delenv("KERNELBENCH_DIR")
+    with pytest.raises(InputError, match="KERNELBENCH_DIR"):
+        find_checkout("package")
+
+
+def test_a_judge_without_a_gpu_refuses_the_setting(checkout: Path) -> None:
+    with pytest.raises(InputError, match="needs a GPU"):
+        Checker(JudgeConfig(device="cpu", official=str(checkout)))
 
 
 def test_parity_is_resumed_and_counts_only_what_both_decided(tmp_path: Path) -> None:
