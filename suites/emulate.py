@@ -99,7 +99,7 @@ class Emulation(OpMode):
             if result is not NotImplemented:
                 self.hits += 1
                 return result
-        elif self._decompose:
+        if self._decompose:
             with self:  # `decompose` knows what torch itself defines through other ops, and says NotImplemented else
                 result = DECOMPOSITIONS.get(func, func.decompose)(*args, **kwargs)
             if result is not NotImplemented:

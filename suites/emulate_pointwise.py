@@ -57,7 +57,33 @@ def _elementary(exp: Function, tanh: Function, log: Function) -> dict[Any, Calla
     }
 
 
-EXP2_RULES = _elementary(exp_by_exp2, tanh_by_exp, lambda x: torch.log2(x) * LN_2)
+def _scaled_logits(x: Tensor, dim: int) -> Tensor:
+    """Logits in base 2, less their maximum. Scaled before the maximum is taken off, as flash attention and most fused
+    softmax kernels do, so that their rounding error grows with the size of the logits."""
+    scaled = x * LOG2_E
+    return scaled - scaled.amax(dim, keepdim=True)
+
+
+def _softmax_by_exp2(x: Tensor, dim: int, *_: Any, **__: Any) -> Any:
+    if x.numel() == 0 or not bool(torch.isfinite(x).all()):  # masked logits: left to torch, and to the rule for exp
+        return NotImplemented
+    e = torch.exp2(_scaled_logits(x, dim))
+    return e / e.sum(dim, keepdim=True)
+
+
+def _log_softmax_by_exp2(x: Tensor, dim: int, *_: Any) -> Any:
+    if x.numel() == 0 or not bool(torch.isfinite(x).all()):
+        return NotImplemented
+    scaled = _scaled_logits(x, dim)
+    return (scaled - torch.exp2(scaled).sum(dim, keepdim=True).log2()) * LN_2
+
+
+EXP2_RULES: dict[Any, Callable[..., Any]] = {
+    **_elementary(exp_by_exp2, tanh_by_exp, lambda x: torch.log2(x) * LN_2),
+    aten._softmax.default: _softmax_by_exp2,
+    aten._safe_softmax.default: _softmax_by_exp2,
+    aten._log_softmax.default: _log_softmax_by_exp2,
+}
 
 
 def _fast_divide(a: Tensor, b: Tensor | float) -> Tensor:

@@ -324,3 +324,26 @@ def test_one_pass_variance_shows_on_offset_data_only() -> None:
     [near], _ = run("one_pass_variance", lambda v: v.var(-1), X)
     assert normalised_error(y, offset.double().var(-1)) > 1e-3
     assert normalised_error(near, X.double().var(-1)) < 16 * U
+
+
+@pytest.mark.parametrize("operation", [torch.softmax, torch.log_softmax])
+def test_exp2_scales_logits_before_the_maximum_is_taken_off(operation: Any) -> None:
+    x = torch.randn(4, 300, generator=torch.Generator().manual_seed(3)) * 300
+    scaled = x * 1.4426950408889634
+    honest = torch.exp2(scaled - scaled.amax(1, keepdim=True))
+    honest = honest / honest.sum(1, keepdim=True)
+    with MEMBERS["exp2"].mode() as mode:
+        emulated = operation(x, dim=1)
+    assert mode.hits
+    if operation is torch.softmax:
+        assert torch.equal(emulated, honest)
+    else:  # the same in the logarithm, where it does not underflow
+        kept = honest > 1e-30
+        torch.testing.assert_close(emulated[kept], honest.log()[kept], rtol=1e-4, atol=1e-3)
+
+
+def test_masked_logits_stay_right_under_exp2() -> None:
+    x = torch.tensor([[0.0, float("-inf"), 1.0]])
+    with MEMBERS["exp2"].mode():
+        emulated = torch.softmax(x, dim=1)
+    torch.testing.assert_close(emulated, torch.softmax(x, dim=1))
