@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from .constants import independent_constants, module_constants, rewrite_constants
 from .errors import InputError
@@ -261,6 +262,30 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
 
 
+class _Redirect(TorchFunctionMode):
+    """Sends what a problem puts on a device by name to another one, where its own choice cannot be had.
+
+    Some problem files say `device="cuda"` or `.cuda()`. That is honoured where there is a GPU, and replaced without
+    one and on the meta device.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        super().__init__()
+        self._device = torch.device(device)
+        self._active = self._device.type == "meta" or not torch.cuda.is_available()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = dict(kwargs or {})
+        if self._active:
+            if func is torch.Tensor.cuda:
+                return args[0].to(self._device)
+            if func is torch.Tensor.to and len(args) > 1 and isinstance(args[1], (str, torch.device)):
+                args = (args[0], self._device, *args[2:])
+            if named.get("device") is not None:
+                named["device"] = self._device
+        return func(*args, **named)
+
+
 class LoadedProblem:
     """A problem's module, executed with some constants changed. Trusted code, run in the judge."""
 
@@ -311,7 +336,7 @@ class LoadedProblem:
         """
         with self._guarded("Model.__init__"), RNG_LOCK, torch.no_grad():
             seed_everything(seed)
-            with torch.device(draw_device if draw_device is not None else device):
+            with torch.device(draw_device if draw_device is not None else device), _Redirect(draw_device or device):
                 model = self._module.Model(*init_inputs)
         if not isinstance(model, nn.Module):
             raise InputError(f"{self.problem.place}: Model makes a {type(model).__name__}, not a torch.nn.Module")
@@ -320,7 +345,7 @@ class LoadedProblem:
     def _drawn(self, function: str, seed: int, device: torch.device | str, skip: int = 0) -> list[Any]:
         with self._guarded(function), RNG_LOCK, torch.no_grad():
             seed_everything(seed)
-            with torch.device(device):
+            with torch.device(device), _Redirect(device):
                 for _ in range(skip):
                     getattr(self._module, function)()
                 values = getattr(self._module, function)()

@@ -367,6 +367,19 @@ def test_models_can_be_had_in_other_dtypes_and_on_the_meta_device() -> None:
     assert loaded.own_draw(0, "meta")[0].is_meta
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU the file's own choice is honoured")
+@pytest.mark.parametrize(
+    "draw", ["torch.rand(4, 5, device='cuda')", "torch.rand(4, 5).cuda()", "torch.rand(4, 5).to('cuda', torch.float64)"]
+)
+def test_a_device_that_is_not_there_is_replaced(draw: str) -> None:
+    loaded = load_problem(problem_from_source(changed("torch.rand(batch_size, features)", draw)))
+    (x,) = loaded.own_draw(0)
+    assert x.device.type == "cpu"
+    assert loaded.own_draw(0, "meta")[0].is_meta
+    torch.manual_seed(0)
+    assert torch.equal(x.float(), torch.rand(4, 5))
+
+
 def test_draws_in_threads_do_not_disturb_each_other() -> None:
     source = changed("[torch.rand(batch_size, features)]", "[torch.rand(batch_size, features) for _ in range(50)]")
     loaded = load_problem(problem_from_source(source))
