@@ -30,12 +30,12 @@ class Region(mmap.mmap):
 
     Attributes:
         base: address of the first byte of data.
-        size: bytes of data.
+        extent: bytes of data.
         host: the candidate asked for CPU memory: kernels must not touch it.
     """
 
     base: int
-    size: int
+    extent: int
     host: bool
     poison: int
     offset: int
@@ -46,7 +46,7 @@ class Region(mmap.mmap):
         body = max(PAGE, (size + 2 * slack + PAGE - 1) // PAGE * PAGE)
         region = cls(-1, body + 2 * PAGE)
         start = ctypes.addressof(ctypes.c_char.from_buffer(region))
-        region.size, region.host, region.poison = size, False, poison
+        region.extent, region.host, region.poison = size, False, poison
         if slack:
             region.offset = PAGE + (slack + 511) // 512 * 512
         else:
@@ -74,7 +74,7 @@ class Region(mmap.mmap):
         body = len(self) - 2 * PAGE
         zones = (
             ("before", PAGE, self.offset - PAGE),
-            ("after", self.offset + self.size, PAGE + body - self.offset - self.size),
+            ("after", self.offset + self.extent, PAGE + body - self.offset - self.extent),
         )
         for name, start, length in zones:
             if length and self[start : start + length] != bytes([self.poison]) * length:
@@ -181,10 +181,10 @@ class GuardedMemory(Memory):
         for region in self._regions:
             side = region.damaged()
             if side is not None:
-                self.damage.append(f"a kernel wrote {side} a tensor of {region.size} bytes")
+                self.damage.append(f"a kernel wrote {side} a tensor of {region.extent} bytes")
         for _, address, region in self._copies:
-            if _libc.memcmp(address, region.base, region.size):
-                ctypes.memmove(address, region.base, region.size)
+            if _libc.memcmp(address, region.base, region.extent):
+                ctypes.memmove(address, region.base, region.extent)
         self._regions.clear()
         self._copies.clear()
 

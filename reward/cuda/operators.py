@@ -7,7 +7,7 @@ of the operator's overloads, as the C++ compiler would.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -118,7 +118,7 @@ def _find(name: str, values: Sequence[Any]) -> Callable[[], Any] | None:
     for operator, arguments in _overloads(name):
         bound = _bind(arguments, values)
         if bound is not None:
-            return lambda operator=operator, bound=bound: operator(*bound[0], **bound[1])
+            return partial(operator, *bound[0], **bound[1])
     return None
 
 

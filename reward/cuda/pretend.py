@@ -119,7 +119,7 @@ def pretend_cuda() -> None:
 
     torch.Tensor.cuda = stay  # type: ignore[method-assign]
     torch.Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    torch.nn.Module.cuda = stay  # type: ignore[method-assign, assignment]
+    torch.nn.Module.cuda = stay  # type: ignore[method-assign, method-assign]
     mode = _CudaIsCpu()
     mode.__enter__()
     _active.append(mode)
