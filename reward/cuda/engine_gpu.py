@@ -182,7 +182,8 @@ class CudaEngine:
         """What the last run showed: `code`, `message`, `count`.
 
         `build-path`: how each extension was built. `launches`: how many kernels were launched. `never-launched`: the
-        candidate has kernels, and none ran. `launch-error`: a launch or a call about kernels failed.
+        candidate has kernels, and none ran. `launch-error`: a launch or a call about kernels failed, and the candidate
+        did not look. `launch-error-handled`: it did.
         """
         found = [{"code": "build-path", "message": text, "count": 1} for text in self._paths]
         if not self._modules:
@@ -192,8 +193,10 @@ class CudaEngine:
         if not launches and any(module.kernels for module in self._modules):
             found.append({"code": "never-launched", "message": "no kernel of the candidate was launched", "count": 1})
         errors = [error for module in self._modules for error in module.errors]
-        if errors:
-            found.append({"code": "launch-error", "message": errors[0], "count": len(errors)})
+        handled = [error for module in self._modules for error in module.handled]
+        for code, failed in (("launch-error", errors), ("launch-error-handled", handled)):
+            if failed:
+                found.append({"code": code, "message": failed[0], "count": len(failed)})
         return found
 
 

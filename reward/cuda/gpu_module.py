@@ -130,7 +130,8 @@ class GpuModule:
 
     Attributes:
         launches: kernel launches since `begin`.
-        errors: what failed since `begin`, for findings.
+        errors: launches and calls about kernels that failed since `begin`, and nobody looked.
+        handled: those where the candidate asked for the error; it may have had another way ready.
 
     Raises:
         Unsupported: the library needs something that is not there.
@@ -148,6 +149,7 @@ class GpuModule:
         self.kernels = bool(built.image)
         self.launches = 0
         self.errors: list[str] = []
+        self.handled: list[str] = []
         for name in ("cudart", *built.libraries):
             preload(name)
         path = directory / f"extension-{hashlib.sha256(built.library).hexdigest()[:20]}.so"
@@ -171,6 +173,7 @@ class GpuModule:
         """Forget launches and errors; before a run that will be reported on."""
         self.launches = 0
         self.errors = []
+        self.handled = []
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__") or name not in self.__dict__["_extension"].names:
@@ -212,7 +215,7 @@ class GpuModule:
         self.launches += launches.value
         text = (first.value or b"").decode("utf-8", "replace")
         if failures.value:
-            self.errors.append(text)
+            (self.errors if unseen.value else self.handled).append(text)
         return text if unseen.value else ""
 
     # ---- called by host code; an exception must not cross the border -----------------------------------------------

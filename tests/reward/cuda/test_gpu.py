@@ -199,6 +199,18 @@ def test_a_launch_error_is_seen_although_the_candidate_did_not_look(loaded: Any)
 
 
 @needs_tools
+def test_a_launch_error_that_the_candidate_handles_is_its_own_affair(loaded: Any) -> None:
+    source = SCALE.replace(
+        "  auto pointer", "  if (cudaGetLastError() == cudaSuccess) return x;\n  return y;\n  auto pointer"
+    )
+    module, driver = loaded(extension(source))
+    driver.code = 701
+    module.run(torch.zeros(5), 5)
+    assert module.errors == []
+    assert len(module.handled) == 1
+
+
+@needs_tools
 def test_an_instantiation_that_only_the_host_code_knows_is_compiled_when_it_is_launched(loaded: Any) -> None:
     source = """
     template <typename T, int N> __global__ void k(T* x, int a, int n) { x[0] = N; }
