@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from .constants import independent_constants, module_constants, rewrite_constants
 from .errors import InputError
+from .folders import PROBLEMS_VARIABLE, abbreviates, id_of_file, natural, problem_files
 from .hashing import sha256_text, short
+from .redirect import Redirect
 
-PROBLEMS_VARIABLE = "KERNELBENCH_DIR"
 _REQUIRED = {
     "Model": "the reference, a torch.nn.Module",
     "get_inputs": "a function that returns the list of forward inputs",
@@ -141,9 +141,9 @@ def find_problem(ref: str, problems: Path | None = None) -> Problem:
         raise InputError("no problem was named: give a file, or an id such as level1/23_Softmax")
     path = Path(ref).expanduser()
     if path.is_file():
-        return _read(path, _id_of_file(path))
+        return _read(path, id_of_file(path))
     if path.is_dir():
-        found = _files(path)
+        found = problem_files(path)
         if len(found) != 1:
             some = ", ".join(sorted(found)[:5]) or "no .py files"
             raise InputError(f"folder {path} holds {len(found)} problems, not one ({some}): name one of them")
@@ -161,11 +161,11 @@ def find_problem(ref: str, problems: Path | None = None) -> Problem:
 
 
 def _by_id(ref: str, root: Path) -> Problem:
-    known = _files(root)
+    known = problem_files(root)
     wanted = ref.removesuffix(".py").strip("/")
     if wanted in known:
         return _read(known[wanted], wanted)
-    matches = sorted(id for id in known if _abbreviates(wanted, id))
+    matches = sorted(id for id in known if abbreviates(wanted, id))
     if len(matches) == 1:
         return _read(known[matches[0]], matches[0])
     if matches:
@@ -179,11 +179,6 @@ def _by_id(ref: str, root: Path) -> Problem:
     )
 
 
-def _abbreviates(wanted: str, id: str) -> bool:
-    """`level1/23` stands for `level1/23_Softmax`; a bare stem stands for a file anywhere below the folder."""
-    return (id.startswith(f"{wanted}_") and wanted[-1].isdigit()) or ("/" not in wanted and id.endswith(f"/{wanted}"))
-
-
 def list_problems(root: Path) -> list[Problem]:
     """All problems below a folder, by level and number, then by name.
 
@@ -193,36 +188,11 @@ def list_problems(root: Path) -> list[Problem]:
         InputError: `root` is not a folder, or a problem file in it cannot be read or parsed.
     """
     problems = []
-    for id, file in sorted(_files(root).items(), key=lambda item: _natural(item[0])):
+    for id, file in sorted(problem_files(root).items(), key=lambda item: natural(item[0])):
         text = _text(file)
         if re.search(r"\bModel\b", text):
             problems.append(problem_from_source(text, id, file))
     return problems
-
-
-def _natural(id: str) -> list[tuple[int, int, str]]:
-    return [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", id) if p]
-
-
-def _files(root: Path) -> dict[str, Path]:
-    """Problem files below a folder by id. A checkout's problems live in its `KernelBench` folder."""
-    if not root.is_dir():
-        raise InputError(f"no folder of problems at {root}: check --problems or {PROBLEMS_VARIABLE}")
-    inner = root / "KernelBench"
-    base = inner if inner.is_dir() else root
-    prefix = f"{base.name}/" if re.fullmatch(r"level\d+", base.name) else ""
-    files = {}
-    for file in sorted(base.rglob("*.py")):
-        relative = file.relative_to(base)
-        if file.name.startswith((".", "__")) or any(part.startswith((".", "__")) for part in relative.parts[:-1]):
-            continue
-        files[prefix + relative.with_suffix("").as_posix()] = file
-    return files
-
-
-def _id_of_file(path: Path) -> str:
-    level = path.resolve().parent.name
-    return f"{level}/{path.stem}" if re.fullmatch(r"level\d+", level) else path.stem
 
 
 def _text(path: Path) -> str:
@@ -260,30 +230,6 @@ def seed_everything(seed: int) -> None:
         torch.cuda.manual_seed_all(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
-
-
-class _Redirect(TorchFunctionMode):
-    """Sends what a problem puts on a device by name to another one, where its own choice cannot be had.
-
-    Some problem files say `device="cuda"` or `.cuda()`. That is honoured where there is a GPU, and replaced without
-    one and on the meta device.
-    """
-
-    def __init__(self, device: torch.device | str) -> None:
-        super().__init__()
-        self._device = torch.device(device)
-        self._active = self._device.type == "meta" or not torch.cuda.is_available()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        named = dict(kwargs or {})
-        if self._active:
-            if func is torch.Tensor.cuda:
-                return args[0].to(self._device)
-            if func is torch.Tensor.to and len(args) > 1 and isinstance(args[1], (str, torch.device)):
-                args = (args[0], self._device, *args[2:])
-            if named.get("device") is not None:
-                named["device"] = self._device
-        return func(*args, **named)
 
 
 class LoadedProblem:
@@ -336,7 +282,7 @@ class LoadedProblem:
         """
         with self._guarded("Model.__init__"), RNG_LOCK, torch.no_grad():
             seed_everything(seed)
-            with torch.device(draw_device if draw_device is not None else device), _Redirect(draw_device or device):
+            with torch.device(draw_device if draw_device is not None else device), Redirect(draw_device or device):
                 model = self._module.Model(*init_inputs)
         if not isinstance(model, nn.Module):
             raise InputError(f"{self.problem.place}: Model makes a {type(model).__name__}, not a torch.nn.Module")
@@ -345,7 +291,7 @@ class LoadedProblem:
     def _drawn(self, function: str, seed: int, device: torch.device | str, skip: int = 0) -> list[Any]:
         with self._guarded(function), RNG_LOCK, torch.no_grad():
             seed_everything(seed)
-            with torch.device(device), _Redirect(device):
+            with torch.device(device), Redirect(device):
                 for _ in range(skip):
                     getattr(self._module, function)()
                 values = getattr(self._module, function)()

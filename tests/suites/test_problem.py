@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 from kernelward.suites.errors import InputError
+from kernelward.suites.folders import PROBLEMS_VARIABLE
 from kernelward.suites.problem import (
-    PROBLEMS_VARIABLE,
     Problem,
     find_problem,
     forward,
