@@ -21,7 +21,15 @@ from kernelward.suites.entry import Entry
 from kernelward.suites.oracle import OracleError, compute_truth
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.tolerance import TolerancePolicy
-from kernelward.suites.validity import REASONS, Admission, Measured, admit, uncovered_regions, unguarded_outputs
+from kernelward.suites.validity import (
+    REASONS,
+    Admission,
+    Measured,
+    admission_seed,
+    admit,
+    uncovered_regions,
+    unguarded_outputs,
+)
 from torch import Tensor
 
 torch.set_num_threads(1)
@@ -321,8 +329,9 @@ def test_scale_and_envelope_of_small_outputs_are_pooled_over_the_draws() -> None
     source = problem("return a.sum()", "[torch.randn(30, 30)]")
     m = admit(source, Entry()).measured
     assert m is not None
-    assert m.scale_pool[0] is not None
-    assert 15 < m.scale_pool[0][0] < 60  # the spread of a sum of 900 normal values is 30
+    seeds = [admission_seed(source, Entry(), draw) for draw in range(m.seeds)]
+    sums = torch.stack([draw_entry(source, Entry(), seed).inputs[0].double().sum() for seed in seeds])
+    assert m.scale_pool[0] == pytest.approx([float(sums.square().mean().sqrt())])
     assert m.tolerance[0] < 1e-5
     assert admit(problem("return a.sum(1)", "[torch.randn(64, 30)]"), Entry()).measured.scale_pool == (None,)  # type: ignore[union-attr]
 
