@@ -30,7 +30,6 @@ class Drawn:
         model_seed: what the reference's parameters are drawn from.
         dtype: floating-point dtype of inputs and parameters.
         device: where the inputs are.
-        draw_device: where the random numbers were drawn.
     """
 
     inputs: list[Any]
@@ -40,12 +39,11 @@ class Drawn:
     model_seed: int
     dtype: torch.dtype
     device: torch.device
-    draw_device: torch.device
 
     def build_model(self) -> nn.Module:
         """The reference with this draw's parameters, rounded to the entry's dtype, on the judge's device.
 
-        Parameters are drawn on the CPU, as in KernelBench's checker and in a candidate's process: a candidate that makes
+        Parameters are drawn on the CPU, as in KernelBench's checker and in a candidate's process: one that makes
         the same layers under the same seed has the same parameters, also where its constructor prepares something from
         them.
         """
@@ -107,7 +105,7 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
     else:
         generator.resolve(dict(entry.params))
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
-    return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, source)
+    return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target)
 
 
 def entry_bytes(problem: Problem, entry: Entry) -> int:
