@@ -22,6 +22,7 @@ import math
 import os
 import statistics
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
@@ -48,7 +49,7 @@ CURVES = ("correct", "accepted", "accepted_wrong")
 
 
 class WatchedReward(KernelReward):
-    """The reward, and a note of every completion that it scored."""
+    """The reward, with a note of every completion that it scored, and a sign of life."""
 
     def __init__(self, config: RewardConfig) -> None:
         super().__init__(config)
@@ -56,8 +57,39 @@ class WatchedReward(KernelReward):
 
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Score, as `KernelReward` does."""
+        step = len(self.seen) // BATCH
+        if step % 10 == 0:
+            print(f"  {self.config.protocol}: step {step}", file=sys.stderr, flush=True)
         self.seen += [(Path(p).stem, c) for p, c in zip(columns["problem"], completions, strict=True)]
         return super().__call__(completions, **columns)
+
+
+class DeviceMemory:
+    """Watches how much of the GPU all processes together use, for a `with` block."""
+
+    def __init__(self, device: str) -> None:
+        self.on_gpu = device.startswith("cuda")
+        self.before_gib = self.most_gib = 0.0
+        self._done = threading.Event()
+
+    def __enter__(self) -> "DeviceMemory":
+        if self.on_gpu:
+            self.before_gib = self._used_gib()
+            threading.Thread(target=self._watch, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+
+    def _used_gib(self) -> float:
+        import torch
+
+        free, total = torch.cuda.mem_get_info()
+        return (total - free) / 2**30
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            self.most_gib = max(self.most_gib, self._used_gib())
 
 
 @dataclass
@@ -73,6 +105,7 @@ class Run:
         disagreements: distinct candidates whose `kernelward` verdict differs from what they are by construction.
         distinct: distinct candidates.
         seconds, waited_s: wall-clock time of the training, and the part of it spent waiting for the reward.
+        gpu_gib: what trainer and judge together used of the GPU at most (0 on the CPU).
     """
 
     protocol: str
@@ -84,6 +117,7 @@ class Run:
     distinct: int = 0
     seconds: float = 0.0
     waited_s: float = 0.0
+    gpu_gib: float = 0.0
 
 
 def train(protocol: str, seed: int, options: argparse.Namespace) -> Run:
@@ -126,8 +160,10 @@ def train(protocol: str, seed: int, options: argparse.Namespace) -> Run:
     )
     trainer.remove_callback(PrinterCallback)
     started = time.monotonic()
-    trainer.train()
+    with DeviceMemory(options.device) as memory:
+        trainer.train()
     run.seconds = time.monotonic() - started
+    run.gpu_gib = max(0.0, memory.most_gib - memory.before_gib)
     read_log(run, trainer.state.log_history, config.name)
     for i in range(0, len(reward.seen), BATCH):
         run.classes.append(dict(Counter(toy_policy.truth(c, p) for p, c in reward.seen[i : i + BATCH])))
@@ -181,17 +217,19 @@ def show(run: Run) -> None:
         f"for the reward\n  {run.distinct} distinct candidates, {len(run.disagreements)} of them judged otherwise than "
         "constructed"
     )
+    if run.gpu_gib:
+        print(f"  trainer and judge used at most {run.gpu_gib:.2f} GiB of the GPU")
     for line in run.disagreements[:5]:
         print(f"    {line}")
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and 95 % confidence interval over seeds (Student's t), cut to [0, 1]."""
+    """Mean and 95 % confidence interval over seeds (Student's t), cut to [0, 1]; one seed has no interval."""
     from scipy import stats
 
     mean = statistics.fmean(values)
     if len(values) < 2:
-        return mean, 0.0, 1.0
+        return mean, math.nan, math.nan
     half = float(stats.t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
     return mean, max(0.0, mean - half), min(1.0, mean + half)
 
@@ -205,7 +243,8 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
         for name in CURVES:
             for label, part in (("first", slice(0, 1)), ("last", slice(-5, None))):
                 mean, low, high = interval([statistics.fmean(run.curves[name][part]) for run in mine])
-                row[f"{name}_{label}"] = {"mean": mean, "low": low, "high": high}
+                bounds = {} if math.isnan(low) else {"low": round(low, 4), "high": round(high, 4)}
+                row[f"{name}_{label}"] = {"mean": round(mean, 4)} | bounds
         row["untrained"] = {c: statistics.fmean(run.untrained[c] for run in mine) for c in mine[0].untrained}
         row["judged_otherwise_than_constructed"] = sum(len(run.disagreements) for run in mine)
         row["seconds"] = sum(run.seconds for run in mine)
@@ -218,7 +257,8 @@ def show_summary(result: dict[str, Any]) -> None:
     """Print the summary as a table."""
 
     def cell(value: dict[str, float]) -> str:
-        return f"{value['mean']:.1%} [{value['low']:.1%}, {value['high']:.1%}]"
+        bounds = f" [{value['low']:.1%}, {value['high']:.1%}]" if "low" in value else ""
+        return f"{value['mean']:.1%}{bounds}"
 
     names = ("correct, first step", "correct, last five", "accepted but wrong, first")
     print("\n" + f"{'paid by':<12}{'seeds':>6}  {names[0]:<24}{names[1]:<24}{names[2]:<27}last five")
@@ -271,7 +311,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--workers", type=int, default=2, help="candidates judged at the same time")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: trainer and judge on the same GPU")
-    parser.add_argument("--memory-gib", type=float, default=2.0, help="the judge's memory budget for one entry")
+    parser.add_argument("--memory-gib", type=float, default=2.0, help="bound on one entry's state in the judge")
     parser.add_argument("--out", type=Path, default=Path("build/grpo"), help="folder for the picture and the numbers")
     options = parser.parse_args(arguments)
     options.seeds = options.seeds or (5 if options.compare else 1)
@@ -280,8 +320,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def shown_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The options that shape the numbers."""
+    return {name: getattr(options, name) for name in ("steps", "seeds", "learning_rate", "workers", "device")}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train, print, and with --compare write `compare.png` and `compare.json`."""
+    """Train, print, write the numbers, and with --compare the picture."""
     warnings.filterwarnings("ignore", category=FutureWarning)
     options = parse(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -297,7 +342,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     result = summary(runs)
     show_summary(result)
-    numbers = {"summary": result, "runs": [asdict(run) for run in runs]}
+    numbers = {"summary": result, "runs": [asdict(run) for run in runs], "options": shown_options(options)}
     (options.out / "runs.json").write_text(json.dumps(numbers, indent=1))
     if options.compare:
         draw(runs, options.out / "compare.png")
