@@ -20,7 +20,7 @@ from .suite import Suite, SuiteEntry
 from .suite_cache import Built, cache_key, cached
 from .tolerance import TolerancePolicy
 from .traits import Kind, Traits, inspect_problem
-from .validity import Admission, admit, uncovered_regions, unguarded_outputs
+from .validity import Admission, Measured, admit, uncovered_regions, unguarded_outputs
 from .version import version
 
 Progress = Callable[[str], None]
@@ -32,7 +32,9 @@ _CPU_DECLARED = (64 * _MIB, 4_000_000_000)  # bytes and multiply-adds of a decla
 _CPU_RESERVE = (16 * _MIB, 500_000_000)  # of a twin that is only there for refusals
 _GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
 _TARGETED = 3
+_LEAST_ENTRIES = 2
 _MAX_ENTRIES = 6
+_MOST_MEASURED = 24  # entries put through the gate before the search for what is lacking is given up
 
 _DENSE: tuple[Recipe, ...] = (("normal", {}), ("own", {}))
 #: Per kind of operator, the families that show what goes wrong there; each family's docstring says what that is.
@@ -102,16 +104,19 @@ class _Builder:
         self.answers: dict[str, Admission] = {}
 
     def build(self) -> Built:
-        """Fill the slots, then whatever the suite still lacks."""
+        """Fill the slots, then try the spares while something is lacking; what stays lacking is in the provenance."""
         chosen: dict[str, Admission] = {}
         for slot in _slots(self.traits, self.shapes):
             if len(chosen) < _MAX_ENTRIES:
                 self._fill(slot, chosen)
         for entry in _spares(self.traits, self.shapes):
-            if self._complete(chosen):
+            enough = len(chosen) >= _LEAST_ENTRIES
+            if (enough and not _unseen(chosen)) or len(self.answers) >= _MOST_MEASURED:
                 break
-            if entry.id not in chosen:
-                self._fill([entry], chosen)
+            if entry.id not in chosen and self._ask(entry, _CPU_DECLARED).admitted:
+                more = {**chosen, entry.id: self.answers[entry.id]}
+                if not enough or _unseen(more) < _unseen(chosen):
+                    chosen = more
         rejected = tuple(a for a in self.answers.values() if not a.admitted)
         return (self._suite(chosen) if chosen else None), rejected
 
@@ -121,11 +126,6 @@ class _Builder:
             if self._ask(entry, _CPU_DECLARED).admitted:
                 chosen.setdefault(entry.id, self.answers[entry.id])
                 return
-
-    def _complete(self, chosen: Mapping[str, Admission]) -> bool:
-        """Two entries at least, each part of each output seen by one, no output that a trivial answer passes."""
-        measured = [a.measured for a in chosen.values() if a.measured is not None]
-        return len(chosen) >= 2 and not uncovered_regions(measured) and not unguarded_outputs(measured)
 
     def _ask(self, entry: Entry, budget: tuple[int, int]) -> Admission:
         if entry.id not in self.answers:
@@ -162,6 +162,11 @@ class _Builder:
             if twin is not None and twin.entry.id not in chosen:
                 reserves.setdefault(twin.entry.id, _item(twin))
             entries.append(_item(admission, None if twin is None else twin.entry.id))
+        measured = _measured(chosen)
+        gaps = {
+            "uncovered_regions": len(uncovered_regions(measured)),
+            "unguarded_outputs": len(unguarded_outputs(measured)),
+        }
         return Suite(
             problem_id=self.problem.id,
             problem_hash=self.problem.hash,
@@ -171,6 +176,7 @@ class _Builder:
                 "made_by": f"kernelward {version()}, default for {self.traits.kind}",
                 "torch": str(torch.__version__),
                 "device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu",
+                **{name: count for name, count in gaps.items() if count},
             },
             reserves=tuple(reserves.values()),
         )
@@ -181,6 +187,16 @@ class _Builder:
         twin = replace(entry, constants=())
         answer = chosen.get(twin.id) or self._ask(twin, _CPU_RESERVE)
         return answer if answer.admitted else None
+
+
+def _measured(chosen: Mapping[str, Admission]) -> list[Measured]:
+    return [a.measured for a in chosen.values() if a.measured is not None]
+
+
+def _unseen(chosen: Mapping[str, Admission]) -> int:
+    """Parts of outputs that no entry sees, and outputs that a trivial answer passes in every entry."""
+    measured = _measured(chosen)
+    return len(uncovered_regions(measured)) + len(unguarded_outputs(measured))
 
 
 def _item(admission: Admission, twin: str | None = None) -> SuiteEntry:

@@ -56,6 +56,7 @@ def test_there_is_a_declared_shape_entry_and_targeted_ones(relu_suite: tuple[Sui
     assert any(e.entry.declared_shape and e.entry.generator == "normal" for e in suite.entries)
     assert {"thresholds", "large"} <= {e.entry.generator for e in suite.entries}
     assert not suite.calibrated
+    assert not {"uncovered_regions", "unguarded_outputs"} & set(suite.provenance)
     assert suite.coverage is None
 
 
@@ -109,6 +110,23 @@ def test_a_declared_shape_beyond_the_cpu_is_left_out_and_named() -> None:
     assert suite is not None
     assert all(not e.entry.declared_shape for e in suite.entries)
     assert any(a.reason == "too-large" and "MiB at the declared shape" in a.detail for a in rejected)
+
+
+def test_what_no_entry_sees_is_said_after_every_spare_was_tried() -> None:
+    blinded = "torch.cat([x * 1e6, x * 1e-6], 1)"  # beside such neighbours a zero in the right half is within tolerance
+    tried: list[str] = []
+    suite, _ = build_default_suite(problem_from_source(FRAME.format(expression=blinded), "p"), progress=tried.append)
+    assert suite is not None
+    assert suite.provenance["uncovered_regions"] == 32  # of 8 x 8
+    assert {"spiky", "integers", "ramp"} <= {entry.partition("-")[0] for entry in tried}
+    assert len(suite.entries) <= 6  # what does not help is not kept
+
+
+def test_a_part_that_only_a_spare_sees_gets_that_spare() -> None:
+    late = "torch.cat([x.tanh(), torch.relu(x - 30)], 1)"  # the right half is zero but for spikes
+    suite, _ = build_default_suite(problem_from_source(FRAME.format(expression=late), "p"))
+    assert suite is not None
+    assert "uncovered_regions" not in suite.provenance
 
 
 def test_a_broken_problem_is_the_users_error() -> None:
