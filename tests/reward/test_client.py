@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import textwrap
@@ -107,24 +106,15 @@ def test_lone_surrogates_are_not_utf8(judge: JudgeClient, quick: Callable[..., T
     assert (verdict.verdict, verdict.reason) == (Outcome.COMPILE_ERROR, "not-utf8")
 
 
-def test_a_judge_that_was_killed_is_started_again_and_nothing_is_lost(quick: Callable[..., Task]) -> None:
-    with JudgeClient(JudgeConfig(workers=1)) as client:
-        client.describe()
-        first = client._current().process.pid
-        timer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
-        timer.start()
-        verdicts = client.judge_many([quick("import time\ntime.sleep(0.2)\nreturn torch.relu(x)")] * 3)
-        assert [v.verdict for v in verdicts] == [Outcome.CORRECT] * 3
-        assert client._current().process.pid != first
-
-
-def test_a_task_that_kills_every_judge_is_an_infra_error_and_the_others_are_judged(quick: Callable[..., Task]) -> None:
+def test_a_judge_that_dies_is_started_again_and_only_what_killed_it_stays_unjudged(
+    quick: Callable[..., Task],
+) -> None:
     poison = Task("class ModelNew: pass", problem_from_source(KILLS_THE_JUDGE, "killer"), "kernelbench")
     with JudgeClient(JudgeConfig(workers=2)) as client:
         verdicts = client.judge_many([quick(), poison, quick(WRONG)])
+        assert client.judge(quick()).verdict is Outcome.CORRECT
     assert [v.verdict for v in verdicts] == [Outcome.CORRECT, Outcome.INFRA_ERROR, Outcome.INCORRECT]
-    assert verdicts[1].reason == "judge-lost"
-    assert verdicts[1].problem == "killer"
+    assert (verdicts[1].reason, verdicts[1].problem) == ("judge-lost", "killer")
     assert "SIGKILL" in verdicts[1].message
 
 
