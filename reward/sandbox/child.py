@@ -332,7 +332,7 @@ def failure(error: BaseException) -> dict[str, Any]:
         return {"reason": error.fault.reason, "message": error.fault.message, "exception": None}
     if isinstance(error, SystemExit):
         reason = "exited"
-    elif isinstance(error, torch.OutOfMemoryError):
+    elif out_of_device_memory(error):
         reason = "device-memory"
     elif isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate" in text_of(error):
         reason = "memory-limit"
@@ -345,6 +345,14 @@ def failure(error: BaseException) -> dict[str, Any]:
     else:
         reason = "exception"
     return {"reason": reason, "message": describe(error), "exception": name[:100]}
+
+
+def out_of_device_memory(error: BaseException) -> bool:
+    """Whether an allocation on the GPU failed: torch's own error, the driver's, or torch failing to describe it (it
+    asks the management library, which the sandbox does not offer). The judge looks for itself whether it can be so."""
+    text = text_of(error)
+    refused = "CUDA error: out of memory" in text or ("nvmlInit" in text and "CUDACachingAllocator" in text)
+    return isinstance(error, torch.OutOfMemoryError) or refused
 
 
 def text_of(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import os
 import resource
+import shutil
 import signal
 import sys
 import sysconfig
@@ -42,6 +43,19 @@ def python_folders() -> list[Path]:
     return _distinct(Path(p) for p in paths if p and p != "/")
 
 
+def toolchain_folders() -> list[Path]:
+    """Folders of the compilers on the search path, wherever they are: Triton and load_inline run them."""
+    names = ("cc", "gcc", "g++", "c++", "clang", "clang++", "ld", "as", "nvcc", "ninja")
+    found = [shutil.which(name) for name in (*names, os.environ.get("CC", ""), os.environ.get("CXX", "")) if name]
+    folders = []
+    for program in {Path(os.path.realpath(p)) for p in found if p}:
+        folders.append(program)
+        if program.parent.name == "bin":
+            parts = ("bin", "lib", "lib64", "libexec", "include", "share/gcc")
+            folders += [program.parent.parent / part for part in parts]
+    return _distinct(folders)
+
+
 def _is_project(path: Path) -> bool:
     """Whether a folder on the import path is a checkout or a tree of this project, and not a place for packages."""
     if path.name in ("site-packages", "dist-packages"):
@@ -74,7 +88,7 @@ def readable(device: str, own_proc: bool, extra: Iterable[Path]) -> list[Rule]:
     system += [Path(p) for p in configured if p and os.path.realpath(p) != "/"]
     hidden = room_folders()
     rules: list[Rule] = []
-    for root in _distinct([*system, *python_folders()]):
+    for root in _distinct([*system, *python_folders(), *toolchain_folders()]):
         rules += landlock.expand(root, READ, hidden)
     rules += [Rule(str(path), READ) for path in extra]
     etc = "ld.so.cache ld.so.conf ld.so.conf.d localtime passwd group nsswitch.conf alternatives os-release OpenCL"

@@ -283,3 +283,16 @@ class ModelNew:
             child.build([])
             assert child.run([torch.ones(1)], [OutputSpec((1,), torch.float32)]).outputs[0] == 2
             assert child.output() == ""
+
+
+def test_compilers_are_readable_wherever_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("bin", "libexec", "home"):
+        (tmp_path / "tools" / folder).mkdir(parents=True)
+    compiler = tmp_path / "tools" / "bin" / "gcc"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{compiler.parent}:{os.environ['PATH']}")
+    readable = {rule.path for rule in confinement.readable("cpu", own_proc=True, extra=())}
+    assert {str(compiler), str(compiler.parent), str(tmp_path / "tools" / "libexec")} <= readable
+    assert not any(path.startswith(str(tmp_path / "tools" / "home")) for path in readable)
+    assert str(tmp_path / "tools") not in readable
