@@ -78,8 +78,10 @@ def records(folder: Path) -> dict[str, tuple[str | None, bool | None, bool | Non
             found[str(candidate)] = (f"level{level}/{number}", result.get("compiled"), result.get("correctness"))
     for path in (*folder.rglob("raw_data.json"), *folder.parent.glob("raw_data.json")):
         for item in json.loads(path.read_text()):
+            level, number = int(item["level"]), int(item["problem_id"]) + 1
+            own = path.parent / "problems" / f"l{level}_p{number}.py"
             for candidate in folder.rglob(f"{item['file']}.py"):
-                found[str(candidate)] = (f"level{item['level']}/{item['problem_id'] + 1}", True, True)
+                found[str(candidate)] = (str(own) if own.exists() else f"level{level}/{number}", True, True)
     return found
 
 
@@ -272,7 +274,8 @@ def main() -> None:
                 or arguments.match not in str(path)
             ):
                 continue
-            if problem is not None and problem[len("level")] not in arguments.levels:
+            level = re.search(r"\bl(?:evel)?(\d)[/_]", problem or "")
+            if level is not None and level.group(1) not in arguments.levels:
                 continue
             row = Row(str(path), sha, problem, recorded, compiled)
             measure(zygote, path, row, arguments)
