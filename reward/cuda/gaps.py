@@ -16,7 +16,12 @@ _GAPS = (
     (re.compile(r"[<\"]thrust/"), "thrust"),
     (re.compile(r"[<\"](?:cutlass|cute)/"), "CUTLASS"),
     (re.compile(r"[<\"]cu(?:sparse|solver\w*|fft|blasLt|tensor)\.h"), "a CUDA library"),
-    (re.compile(r"[<\"]cuda/(?:barrier|pipeline|std/\w+|atomic)|\bcuda::(?:barrier|pipeline|memcpy_async|atomic_ref)\b"), "libcu++"),
+    (
+        re.compile(
+            r"[<\"]cuda/(?:barrier|pipeline|std/\w+|atomic)|\bcuda::(?:barrier|pipeline|memcpy_async|atomic_ref)\b"
+        ),
+        "libcu++",
+    ),
     (re.compile(r"\bthis_grid\s*\(\s*\)"), "a grid-wide barrier"),
     (re.compile(r"\bcub::Device\w+"), "cub's device-wide algorithms"),
 )
