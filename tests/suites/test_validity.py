@@ -311,6 +311,13 @@ def test_what_a_policy_allows_is_accepted_and_what_it_does_not_is_refused() -> N
         assert not accepted(found, source, lambda a, b: torch.tanh(a @ b).roll(1, -1))
 
 
+def test_indices_stay_exact_where_shorter_types_are_allowed() -> None:
+    source = problem("return torch.argmax(a, 1)", "[1 + torch.rand(8, 70) * 1e-3]")  # many are equal in half precision
+    found = admit(source, Entry(), policy=TolerancePolicy("fp16"))
+    assert accepted(found, source, lambda a: a.argmax(1))
+    assert not accepted(found, source, lambda a: a.half().argmax(1))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_entries_judge(dtype: str) -> None:
     kind = getattr(torch, dtype)
