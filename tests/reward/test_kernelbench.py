@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 from kernelward.reward.checker import Checker
+from kernelward.reward.client import JudgeClient
 from kernelward.reward.kernelbench import PROTOCOL, Answer, OfficialChecker, find_checkout, read_answer, second_opinion
 from kernelward.reward.kernelbench_parity import compare, run_parity
 from kernelward.reward.sandbox import isolation
 from kernelward.reward.sandbox.limits import Limits
 from kernelward.reward.score_rows import Row
 from kernelward.reward.score_store import ScoreStore
-from kernelward.reward.task import JudgeConfig
+from kernelward.reward.task import JudgeConfig, Task
 from kernelward.reward.verdict import Outcome, Verdict
 from kernelward.suites.errors import InputError
 from kernelward.suites.problem import problem_from_source
@@ -235,6 +236,46 @@ def test_the_child_ends_when_the_judge_is_killed(checkout: Path, tmp_path: Path)
     while alive(pid):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+RELU = problem_from_source(
+    """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+def get_inputs():
+    return [torch.randn(16, 128)]
+
+def get_init_inputs():
+    return []
+""",
+    "relu",
+)
+HONEST = "import torch\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.clamp(min=0)\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(
+    "KERNELBENCH_CHECKOUT" not in os.environ, reason="KERNELBENCH_CHECKOUT names no KernelBench checkout"
+)
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (HONEST, Outcome.CORRECT),
+        (HONEST.replace("x.clamp(min=0)", "x + 1"), Outcome.INCORRECT),
+        (HONEST.replace("x.clamp(min=0)", "x.nothing()"), Outcome.RUNTIME_ERROR),
+        (HONEST.replace("x.clamp(min=0)", "x["), Outcome.COMPILE_ERROR),
+    ],
+)
+def test_the_real_checker_and_ours_agree_on_the_plain_cases(code: str, outcome: Outcome) -> None:
+    official = OfficialChecker(Path(os.environ["KERNELBENCH_CHECKOUT"])).judge(RELU, code)
+    assert official.verdict is outcome, official.message
+    with JudgeClient(JudgeConfig(device="cuda:0", workers=1)) as client:
+        ours = client.judge(Task(candidate=code, problem=RELU, protocol="kernelbench-head"))
+    assert ours.verdict is outcome, ours.message
 
 
 def test_a_folder_that_is_no_checkout_is_the_users_error(tmp_path: Path) -> None:
