@@ -122,9 +122,11 @@ class Run:
 
 def train(protocol: str, seed: int, options: argparse.Namespace) -> Run:
     """One run of GRPO."""
+    import torch
     from transformers import PrinterCallback
     from trl import GRPOConfig, GRPOTrainer
 
+    torch.set_num_threads(1)  # so small a model only loses time to more, and the judge needs the cores
     other = OFFICIAL if protocol == HARDENED else HARDENED
     config = RewardConfig.load(HERE / "toy_reward.yaml")
     judge = replace(config.judge, workers=options.workers, memory_bytes=int(options.memory_gib * 2**30))

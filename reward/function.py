@@ -262,9 +262,9 @@ class KernelReward:
             return known, 0
         try:
             results: Sequence[Verdict | InputError] = runtime.client.judge_each([wanted[k] for k in missing])
-        except InputError:
-            raise  # the judge's own configuration; no candidate can cause it
         except Exception as error:  # a fault of ours must neither end the training nor score a candidate
+            if isinstance(error, InputError) and not self._started:
+                raise  # the judge's configuration asks for what this machine does not have
             _log.exception("the judge's client failed; these completions get no reward")
             fault = f"{type(error).__name__}: {error}"
             results = [Verdict(Outcome.INFRA_ERROR, "client-error", fault) for _ in missing]

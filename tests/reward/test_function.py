@@ -226,6 +226,20 @@ def test_a_fault_of_the_client_costs_nobody_a_reward(
     assert "a bug" in caplog.text
 
 
+def test_a_judge_that_its_machine_cannot_run_is_an_error_first_and_no_reward_later(judge: type[ScriptedJudge]) -> None:
+    def no_gpu(task: Task) -> Verdict:
+        raise InputError("no GPU here")
+
+    judge.answer = staticmethod(no_gpu)
+    with pytest.raises(InputError, match="no GPU here"):
+        call(make(), "correct", log_metric=print)
+    judge.answer = staticmethod(by_word)
+    reward = make()
+    assert call(reward, "correct", log_metric=print) == [1.1]
+    judge.answer = staticmethod(no_gpu)
+    assert call(reward, "correct", "incorrect", log_metric=print) == [1.1, None]
+
+
 # --- the user's errors -----------------------------------------------------------------
 
 
