@@ -12,6 +12,8 @@ import toy_policy
 import trl_tiny
 from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
+from kernelward.reward.metrics import log_stored_metrics
+from kernelward.reward.store import RunStore
 from kernelward.suites.errors import InputError
 
 trl = pytest.importorskip("trl", reason="the extra `trl` is not installed")
@@ -104,3 +106,32 @@ def test_the_packaged_function_trains(tmp_path: Path, monkeypatch: pytest.Monkey
     finally:
         reward_fn.close()
     assert "rewards/kernelward/mean" in log[0]
+
+
+def test_metrics_of_other_processes_reach_the_trainers_log_and_its_loggers(tmp_path: Path) -> None:
+    from transformers import TrainerCallback
+
+    store = RunStore(tmp_path / "run.sqlite", b"key")
+    seen: list[dict[str, float]] = []
+
+    class Logger(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+            seen.append(dict(logs))
+
+    def elsewhere(completions: list[Any], **_: Any) -> list[float]:
+        store.add_metrics({"kernelward/share_correct": 0.25})  # as a rollout worker's reward does, without a logger
+        return [0.0] * len(completions)
+
+    tokenizer = toy_policy.make_tokenizer()
+    trainer = trl.GRPOTrainer(
+        model=toy_policy.make_model(tokenizer, seed=0),
+        reward_funcs=elsewhere,
+        args=trl.GRPOConfig(**trl_tiny.arguments(tmp_path)),
+        train_dataset=trl_tiny.rows(8, chat=False),
+        processing_class=tokenizer,
+        callbacks=[Logger()],
+    )
+    log_stored_metrics(trainer, store)
+    trainer.train()
+    for rows in (seen, trainer.state.log_history):
+        assert [row["kernelward/share_correct"] for row in rows if "reward" in row] == [0.25, 0.25]
