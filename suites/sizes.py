@@ -184,6 +184,12 @@ def _places(before: _Shapes, after: _Shapes) -> tuple[tuple[int, int], ...]:
     )
 
 
+def _vanishes(static: Static) -> bool:
+    """Whether an output has no elements. Some versions of torch let a convolution whose kernel is larger than its input
+    pass on the meta device, with such an output; a real run raises."""
+    return any(0 in spec.shape for spec in static.outputs)
+
+
 @functools.lru_cache(maxsize=512)
 def shrunken(problem: Problem) -> Changes | None:
     """Constants that make a problem small enough to look at its values on the CPU: () if it is so as declared.
@@ -207,7 +213,7 @@ def shrunken(problem: Problem) -> Changes | None:
             for smaller in (now // 8, now // 2):
                 trial = {**values, **size.at(smaller)}
                 measured = static_or_none(problem, change(problem, trial)) if smaller > 1 else None
-                if measured is not None:
+                if measured is not None and not _vanishes(measured):
                     static, values = measured, trial
                     break
             else:

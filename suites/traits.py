@@ -179,7 +179,7 @@ def inspect_problem(problem: Problem, seed: int = 0, constants: Mapping[str, Any
 def _inspect(problem: Problem, seed: int, constants: Changes) -> Traits:
     static = static_problem(problem, constants)
     small = shrunken(problem)
-    values = _look(problem, seed, small) if small is not None else None
+    values = _look_or_none(problem, seed, small) if small is not None else None
     inputs = values.inputs if values and len(values.inputs) == len(static.inputs) else None
     merged = tuple(
         replace(inputs[i], shape=spec.shape if spec else ()) if inputs else _unseen(spec)
@@ -206,6 +206,16 @@ def _inspect(problem: Problem, seed: int, constants: Changes) -> Traits:
         work=static.work,
         values_at=small if values else None,
     )
+
+
+def _look_or_none(problem: Problem, seed: int, constants: Changes) -> _Values | None:
+    """What values show, or None where the problem does not run at a size that we chose: no fault of the user's."""
+    try:
+        return _look(problem, seed, constants)
+    except InputError:
+        if not constants:
+            raise
+        return None
 
 
 def _unseen(spec: TensorSpec | None) -> InputTraits:

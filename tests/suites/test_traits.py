@@ -223,3 +223,22 @@ def test_inspection_leaves_the_global_stream_usable() -> None:
     torch.manual_seed(3)
     inspect_problem(problem("x + 3"))
     assert torch.rand(1).shape == (1,)
+
+
+def test_a_shrunken_size_at_which_the_problem_does_not_run_is_no_error_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = (
+        "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
+        "    def forward(self, x):\n        if x.shape[0] < 4096:\n            raise RuntimeError('too small')\n"
+        "        return x + 1\n\n\nn = 4096\n\n\ndef get_inputs():\n    return [torch.rand(n, 4)]\n\n\n"
+        "def get_init_inputs():\n    return []\n"
+    )
+    problem = problem_from_source(source)
+    monkeypatch.setattr("kernelward.suites.traits.shrunken", lambda _: (("n", 16),))
+    traits = inspect_problem(problem)
+    assert (traits.inputs[0].shape, traits.values_at) == ((4096, 4), None)
+    monkeypatch.setattr("kernelward.suites.traits.shrunken", lambda _: ())
+    broken = problem_from_source(source.replace("n = 4096", "n = 16"))
+    with pytest.raises(InputError, match="too small"):
+        inspect_problem(broken)
