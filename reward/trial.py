@@ -289,6 +289,8 @@ class Trial:
 
     def _failed(self, question: Question, seed: int, failure: ChildFailure) -> EntryResult:
         """The result that a failure in the child stands for; drops a child that cannot go on."""
+        if failure.reason == "unsupported-value":  # the problem hands over what cannot be sent to a child
+            return EntryResult(question.entry.id, None, failure.reason, message=failure.message)
         if failure.kind == "infra_error":
             raise failure
         if failure.kind == "unrefereeable" and failure.phase != "load":  # this entry here, not the candidate
@@ -309,19 +311,17 @@ class Trial:
         return EntryResult(question.entry.id, outcome, reason, None, None, seed, 0.0, message)
 
     def _explain(self, answer: Answer) -> Answer:
-        """Look once more at a failure: does it repeat, and is it one of the changed shape alone?"""
-        result = answer.result
+        """Look once more at a failure: is it one of the changed shape alone, and does it repeat?"""
+        result, question = answer.result, answer.question
+        if question.twin is not None and not question.entry.declared_shape and result.reason in SPECIALISABLE:
+            declared = self.ask(question.twin).result
+            if declared.outcome is Outcome.CORRECT:
+                message = f"right at the declared shape, not at {_shape(question)}: {result.message}"
+                return replace(answer, result=replace(result, reason="shape-specialised", message=message))
         repeatable = self.spec.repeat and result.reason in ("value", "nan") and answer.reference is not None
         if repeatable and self._unsteady(answer):
             return replace(answer, result=replace(result, reason="nondeterministic"))
-        twin = answer.question.twin
-        if answer.question.entry.declared_shape or twin is None or result.reason not in SPECIALISABLE:
-            return answer
-        declared = self.ask(twin).result
-        if declared.outcome is not Outcome.CORRECT:
-            return answer
-        message = f"right at the declared shape, not at {_shape(answer.question)}: {result.message}"
-        return replace(answer, result=replace(result, reason="shape-specialised", message=message))
+        return answer
 
     def _unsteady(self, answer: Answer) -> bool:
         """Whether a wrong answer comes out differently on fresh buffers."""

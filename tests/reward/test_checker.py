@@ -217,6 +217,14 @@ def test_a_reference_that_raises_on_some_inputs_is_not_blamed_on_the_candidate(
     assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "reference-raises")
 
 
+def test_a_problem_whose_inputs_cannot_be_sent_to_a_child_is_unrefereeable(
+    checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str]
+) -> None:
+    source = tiny_relu.source.replace("(self, x)", "(self, x, y)").replace("COLUMNS)]", "COLUMNS), object()]")
+    verdict = checker.judge(Task(candidate(RIGHT), problem_from_source(source, "objects"), "kernelbench"))
+    assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "unsupported-value")
+
+
 DROPOUT = "torch.nn.functional.dropout(torch.relu(x), 0.5)"
 
 
