@@ -1,15 +1,24 @@
 """From a verdict to a number: what the trainer is paid for."""
 
+import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
 from ..suites.yamlnode import Node
+from . import screen_rules
 from .verdict import Outcome, Verdict
 
 # Outcomes that only a candidate reaches that was built: `compile` is paid for them.
 _BUILT = (Outcome.CORRECT, Outcome.INCORRECT, Outcome.RUNTIME_ERROR)
+# Reasons that a price makes sense for. Others are accepted too, unless they look like one of these misspelt: a price
+# under a name that never comes up would silently not apply.
+_USUAL_REASONS = (
+    *("value", "shape", "dtype", "nan", "race", "nondeterministic", "shape-specialised", "refused", "unwritten"),
+    *("aliased", "input-mutated", "reused-answer", "wrong-when-timed", "no-code", "too-large", "syntax", "segfault"),
+    *screen_rules.RULES,
+)
 _OUTCOME_NAMES = tuple(o.value for o in Outcome if o.decided and o is not Outcome.CORRECT)
 
 
@@ -124,6 +133,10 @@ def _read_reasons(node: Node) -> dict[str, float]:
     for name, child in node.mapping().items():
         if name == Outcome.CORRECT or name in (Outcome.INFRA_ERROR, Outcome.UNREFEREEABLE):
             raise child.error("has no amount here: `correct` is a key of its own, and no verdict is no reward")
+        known = (*_OUTCOME_NAMES, *_USUAL_REASONS)
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+        if close and name not in known:
+            raise child.error(f"no verdict has this reason. Did you mean `{close[0]}`?")
         amounts[name] = child.number()
     return amounts
 

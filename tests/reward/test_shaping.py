@@ -113,6 +113,8 @@ def test_every_reward_is_finite_and_within_the_clamp(
         ("reasons: {correct: 1}", "key `reasons.correct`"),
         ("reasons: {infra_error: -1}", "no verdict is no reward"),
         ("reasons: [race]", "expected a mapping"),
+        ("reasons: {shape-specialized: -1}", "Did you mean `shape-specialised`?"),
+        ("reasons: {run_time_error: -1}", "Did you mean `runtime_error`?"),
     ],
 )
 def test_errors_name_the_file_the_line_and_the_key(text: str, said: str) -> None:
@@ -134,6 +136,12 @@ def test_errors_name_the_file_the_line_and_the_key(text: str, said: str) -> None
 def test_a_shaping_that_pays_wrong_kernels_like_correct_ones_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="not correct"):
         read(text)
+
+
+def test_any_other_reason_may_have_a_price() -> None:
+    assert (
+        read("{compile: 0, reasons: {launch-bounds: -0.5}}").reward(verdict(Outcome.INCORRECT, "launch-bounds")) == -0.5
+    )
 
 
 def test_a_part_of_the_reward_for_a_reason_is_allowed() -> None:
