@@ -35,6 +35,8 @@ MODES = {
     "triton": ("triton-interpreter", "triton"),
     "cuda": ("cuda-emulator", "cuda"),
 }
+#: Modes that stand in for a GPU: their time means nothing.
+SIMULATED = frozenset({"triton-interpreter", "cuda-emulator"})
 
 
 class Checker:
@@ -195,6 +197,9 @@ class Checker:
 
     def _speed(self, trial: Trial, answers: Sequence[Answer], verdict: Verdict) -> Verdict:
         """Time a correct candidate at its largest declared-shape entry; wrong answers there undo the verdict."""
+        if trial.mode in SIMULATED:
+            note = f"speed not measured: the time of {trial.engine} says nothing about a GPU"
+            return replace(verdict, notes=(*verdict.notes, note))
         declared = [a.question for a in answers if a.question.entry.declared_shape and a.result.outcome is not None]
         question = max(declared or [a.question for a in answers], key=lambda q: q.bytes)
         copies = STATE_FACTOR + 2 * BATCH
