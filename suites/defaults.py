@@ -27,13 +27,14 @@ Progress = Callable[[str], None]
 Recipe = tuple[str, Mapping[str, Any]]  # a generator and its parameters
 
 _MIB = 1 << 20
-_SMALL = _MIB  # a ragged entry is there for its remainders, and runs for every candidate
+_SMALL = (_MIB, 8 * _MIB, 64 * _MIB, 512 * _MIB)  # bytes of ragged entries: the smallest that give any variant
 _CPU_DECLARED = (64 * _MIB, 4_000_000_000)  # bytes and multiply-adds of a declared-shape entry that a CPU still judges
 _CPU_RESERVE = (16 * _MIB, 500_000_000)  # of a twin that is only there for refusals
 _GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
 _TARGETED = 3
 _LEAST_ENTRIES = 2
 _MAX_ENTRIES = 6
+_MAX_LARGE = 3  # where every entry is large
 _MOST_MEASURED = 24  # entries put through the gate before the search for what is lacking is given up
 
 _DENSE: tuple[Recipe, ...] = (("normal", {}), ("own", {}))
@@ -100,14 +101,16 @@ class _Builder:
         self.policy = policy
         self.progress = progress
         self.traits = inspect_problem(problem)
-        self.shapes = ragged_variants(problem, self.traits, max_bytes=_SMALL) or ragged_variants(problem, self.traits)
+        found = (ragged_variants(problem, self.traits, max_bytes=size) for size in _SMALL)
+        self.shapes: list[dict[str, Any]] = next((variants for variants in found if variants), [])
         self.answers: dict[str, Admission] = {}
 
     def build(self) -> Built:
         """Fill the slots, then try the spares while something is lacking; what stays lacking is in the provenance."""
         chosen: dict[str, Admission] = {}
+        limit = _MAX_LARGE if self._large_shapes() else _MAX_ENTRIES
         for slot in _slots(self.traits, self.shapes):
-            if len(chosen) < _MAX_ENTRIES:
+            if len(chosen) < limit:
                 self._fill(slot, chosen)
         for entry in _spares(self.traits, self.shapes):
             enough = len(chosen) >= _LEAST_ENTRIES
@@ -119,6 +122,11 @@ class _Builder:
                     chosen = more
         rejected = tuple(a for a in self.answers.values() if not a.admitted)
         return (self._suite(chosen) if chosen else None), rejected
+
+    def _large_shapes(self) -> bool:
+        """Whether even the smallest entry costs a CPU seconds: the model's own sizes are large."""
+        smallest = Entry.make("own", constants=self.shapes[0] if self.shapes else {})
+        return self.device.type == "cpu" and entry_bytes(self.problem, smallest) > _CPU_RESERVE[0]
 
     def _fill(self, slot: Sequence[Entry], chosen: dict[str, Admission]) -> None:
         """Add the first of a slot's alternatives that is admitted."""

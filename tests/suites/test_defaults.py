@@ -112,6 +112,13 @@ def test_a_declared_shape_beyond_the_cpu_is_left_out_and_named() -> None:
     assert any(a.reason == "too-large" and "MiB at the declared shape" in a.detail for a in rejected)
 
 
+def test_a_problem_whose_every_shape_is_large_has_fewer_entries() -> None:
+    wide = FRAME.replace("dim = 128", "").replace("batch_size, dim", "batch_size, 1_500_000")  # no constant to shrink
+    suite, _ = build_default_suite(problem_from_source(wide.format(expression="x.sum(1)"), "wide"))
+    assert suite is not None
+    assert 2 <= len(suite.entries) <= 3
+
+
 def test_what_no_entry_sees_is_said_after_every_spare_was_tried() -> None:
     blinded = "torch.cat([x * 1e6, x * 1e-6], 1)"  # beside such neighbours a zero in the right half is within tolerance
     tried: list[str] = []
