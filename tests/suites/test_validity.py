@@ -393,6 +393,9 @@ def test_least_power_ignores_draws_that_are_zero_there() -> None:
     assert found.share == pytest.approx(7 / 8)
     assert set(found.regions) == {1.0}
     assert set(least_power([power(empty, None, 1e-3)] * 2).regions[:8]) == {-1.0}
+    blind = full.clone()
+    blind[0] = 1e-9
+    assert set(least_power([power(full, None, 1e-3), power(blind, None, 1e-3)]).regions[:8]) == {0.0}
 
 
 def test_a_suite_is_told_which_regions_no_entry_has_power_in() -> None:
