@@ -8,7 +8,8 @@ CUDA = r"""
 #include <torch/extension.h>
 #include <cuda_runtime.h>
 __global__ void conv_kernel(const float* x, const float* weight, const float* bias, float* y, int in_channels,
-                            int height, int width, int out_channels, int out_height, int out_width, int size, int padding) {
+                            int height, int width, int out_channels, int out_height, int out_width, int size,
+                            int padding) {
     extern __shared__ float filter[];
     int o = blockIdx.x % out_channels, n = blockIdx.x / out_channels;
     int taps = in_channels * size * size;

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from kernelward.reward.cuda.emulator_build import Kind, Toolchain
 
 
