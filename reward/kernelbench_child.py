@@ -19,7 +19,7 @@ import sys
 import tempfile
 import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +163,8 @@ def evaluate(module: types.ModuleType, request: dict[str, Any]) -> dict[str, Any
     }
 
 
-def answer(request: dict[str, Any], confine: Callable[[], None]) -> dict[str, Any]:
-    """The reply to a request; whatever the checkout lets escape is part of it.
-
-    Args:
-        confine: called between the checkout's import and the first line of the candidate.
-    """
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """The reply to a request; whatever the checkout lets escape is part of it."""
     stage = "import"
     try:
         finder = install_stand_ins()
@@ -176,7 +172,6 @@ def answer(request: dict[str, Any], confine: Callable[[], None]) -> dict[str, An
         if request["op"] == "probe":
             known = list(inspect.signature(module.eval_kernel_against_ref).parameters)
             return {"status": "probe", "parameters": known, "stand_ins": sorted(finder.served)}
-        confine()
         stage = "evaluation"
         return evaluate(module, request)
     except Exception as error:
@@ -199,18 +194,12 @@ def run(
     os.environ.update(TORCH_EXTENSIONS_DIR=f"{own}/extensions", TRITON_CACHE_DIR=f"{own}/triton")
     tempfile.tempdir = None
 
-    def confine() -> None:
+    if report is not None:  # before torch is imported and CUDA starts, so that their threads are confined as well
         device = request["device"].partition(":")[0]
-        if device == "cuda":
-            import torch
-
-            torch.cuda.init()
-        if report is not None:
-            rules = confinement.readable(device, own_proc=False, extra=[Path(request["checkout"])])
-            confinement.lock_down(report, rules, directory, limits, device)
-
+        rules = confinement.readable(device, own_proc=False, extra=[Path(request["checkout"])])
+        confinement.lock_down(report, rules, directory, limits, device)
     with os.fdopen(reply, "w", encoding="utf-8") as pipe:
-        json.dump(answer(request, confine), pipe)
+        json.dump(answer(request), pipe)
     os._exit(0)
 
 
