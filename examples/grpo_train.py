@@ -146,6 +146,7 @@ def train(protocol: str, seed: int, options: argparse.Namespace) -> Run:
             max_steps=options.steps,
             per_device_train_batch_size=BATCH,
             num_generations=GROUP,
+            shuffle_dataset=False,  # so that every step holds every problem
             max_completion_length=toy_policy.TOKENS_PER_KERNEL,
             learning_rate=options.learning_rate,
             lr_scheduler_type="constant",
@@ -309,8 +310,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--compare", action="store_true", help=f"train with {HARDENED} and with {OFFICIAL}, and draw both"
     )
     parser.add_argument("--seeds", type=int, help="runs per protocol (1; with --compare 5)")
-    parser.add_argument("--steps", type=int, default=80)
-    parser.add_argument("--learning-rate", type=float, default=1e-2)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--learning-rate", type=float, default=5e-3)
     parser.add_argument("--workers", type=int, default=2, help="candidates judged at the same time")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: trainer and judge on the same GPU")
     parser.add_argument("--memory-gib", type=float, default=2.0, help="bound on one entry's state in the judge")
