@@ -45,8 +45,11 @@ def test_several_kinds_of_variant_are_given() -> None:
 
 
 def test_the_reduced_dimension_gets_the_longest_length() -> None:
+    source = example("argmax").source
     first = variants(example("argmax"))[0]
     assert first["dim1"] > first["dim2"]
+    last = variants(problem_from_source(source.replace("return [1]", "return [2]").replace("_dim = 1", "_dim = 2")))[0]
+    assert last["dim2"] > last["dim1"]
 
 
 def test_the_inner_dimension_of_a_product_gets_the_longest_length() -> None:
@@ -68,7 +71,12 @@ def test_batch_spatial_keeps_channels_groups_and_kernels() -> None:
 
 
 def test_all_changes_the_model_as_well_but_never_the_algorithm() -> None:
-    found = variants(example("conv2d"), policy="all")
+    source = (
+        example("conv2d").source.replace("kernel_size = 3", "kernel_size = 9").replace("padding = 1", "padding = 4")
+    )
+    problem = problem_from_source(source)
+    assert (problem.constants["kernel_size"], problem.constants["padding"]) == (9, 4)
+    found = variants(problem, policy="all")
     assert found
     assert all("out_channels" in v for v in found)
     assert not any("kernel_size" in v or "padding" in v for v in found)

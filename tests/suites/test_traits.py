@@ -219,6 +219,12 @@ def test_outputs_whose_shape_depends_on_the_values_can_be_inspected() -> None:
     assert traits.inputs[0].kind == "float"
 
 
+def test_an_input_whose_shape_changes_from_draw_to_draw_is_left_alone() -> None:
+    traits = inspect_problem(problem("x + 1", "torch.tril(torch.rand([8, 8 + int(torch.randint(0, 1000, (1,)))]))"))
+    assert traits.inputs[0].kind == "other"
+    assert traits.free_inputs == ()
+
+
 def test_inspection_leaves_the_global_stream_usable() -> None:
     torch.manual_seed(3)
     inspect_problem(problem("x + 3"))
