@@ -4,13 +4,17 @@ BIN := .venv/bin
 READY := .venv/.ready
 TREE := build/tree
 
-.PHONY: demo test test-gpu lint benchmarks clean
+.PHONY: demo test test-again test-gpu lint benchmarks clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
 test: $(READY) lint
 	$(BIN)/python -m pytest -q -m "not gpu" tests
+
+# What failed in the last `make test`, once more: on a shared machine a time limit can be missed by chance.
+test-again: $(READY)
+	$(BIN)/python -m pytest -q -m "not gpu" --last-failed --last-failed-no-failures none tests
 
 # On a machine with an NVIDIA GPU, with the Python, torch and triton that are installed there.
 test-gpu: $(TREE)
