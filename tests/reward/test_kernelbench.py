@@ -4,6 +4,7 @@ Without a GPU a stand-in checkout plays KernelBench's part: same layout, same im
 says what happens. KERNELBENCH_CHECKOUT names a real checkout, whose import is then tested as well.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from kernelward.reward.checker import Checker
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.kernelbench import PROTOCOL, Answer, OfficialChecker, find_checkout, read_answer, second_opinion
+from kernelward.reward.kernelbench_child import SUPPORTING
 from kernelward.reward.kernelbench_parity import compare, run_parity
 from kernelward.reward.sandbox import isolation
 from kernelward.reward.sandbox.limits import Limits
@@ -83,7 +85,9 @@ def judge(checkout: Path, body: str, time_limit: float = 60.0, **options: Any) -
 
 def test_the_import_serves_stand_ins_for_the_unrelated_modules_only(checkout: Path) -> None:
     probe = OfficialChecker(checkout, "cpu").probe()
-    assert set(probe["stand_ins"]) == {"dotenv", "openai", "litellm", "datasets", "modal"}
+    unrelated = {"dotenv", "openai", "litellm", "datasets", "modal"}
+    absent = {name for name in SUPPORTING if importlib.util.find_spec(name) is None}  # stood in for where missing
+    assert unrelated <= set(probe["stand_ins"]) <= unrelated | absent
     assert "custom_model_src" in probe["parameters"]
 
 
@@ -285,6 +289,27 @@ def test_a_folder_that_is_no_checkout_is_the_users_error(tmp_path: Path) -> None
 
 def verdict(outcome: Outcome, reason: str = "", seconds: float = 1.0) -> Verdict:
     return Verdict(outcome, reason, "why", problem=PROBLEM.id, seconds=seconds)
+
+
+def test_where_cuda_does_not_start_behind_the_confinement_it_starts_before_it(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = {"status": "no-device", "stage": "import", "error": "CUDA does not start: no device"}
+    result = {"status": "result", "compiled": True, "correctness": True, "metadata": {}}
+    asked: list[bool] = []
+    checker = OfficialChecker(checkout, "cuda:0")
+
+    def child(request: object) -> Answer:
+        asked.append(checker.device_first)
+        return Answer(result if checker.device_first else refusal, {"status": 0}, timed_out=False)
+
+    monkeypatch.setattr(checker, "_child", child)
+    assert [checker.judge(PROBLEM, "").verdict for _ in range(2)] == [Outcome.CORRECT] * 2
+    assert asked == [False, True, True]
+    broken = Answer(refusal, {"status": 0}, timed_out=False)
+    monkeypatch.setattr(checker, "_child", lambda request: broken)
+    verdict = checker.judge(PROBLEM, "")
+    assert (verdict.verdict, verdict.reason) == (Outcome.INFRA_ERROR, "checker-unusable")
 
 
 @pytest.mark.parametrize(
