@@ -59,7 +59,7 @@ def protocols() -> list[str]:
 
 @pytest.mark.parametrize("protocol", protocols())
 def test_check_runs_from_the_wheel_under_every_protocol(installed: Path, protocol: str) -> None:
-    candidate, problem = ROOT / "examples/kernels/relu_honest.py", ROOT / "examples/problems/relu.py"
+    candidate, problem = ROOT / "tests/honest/relu/clamp.py", ROOT / "examples/problems/relu.py"
     run = kernelward(installed, "check", str(candidate), "--problem", str(problem), "--protocol", protocol, "--json")
     assert run.returncode == 0, run.stdout + run.stderr
     verdict = json.loads(run.stdout)
