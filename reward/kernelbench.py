@@ -106,6 +106,7 @@ class OfficialChecker:
         self.trials = trials
         self.precision = precision
         self.confine = confine
+        self.device_first = False
         self.limits = limits or Limits(memory_bytes=96 * GIB, tmp_bytes=8 * GIB, processes=4096)
 
     def probe(self) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class OfficialChecker:
         Raises:
             InputError: no checkout, or it cannot be imported.
         """
-        answer = self._ask({"op": "probe"}, self.time_limit)
+        answer = self._ask({"op": "probe"})
         if answer.reply is None or answer.reply["status"] != "probe":
             why = answer.reply["error"] if answer.reply else f"it ended early: {answer.ended.get('output', '')[-500:]}"
             raise InputError(f"cannot import the evaluation of the KernelBench checkout {self.checkout}: {why}")
@@ -136,7 +137,7 @@ class OfficialChecker:
             "precision": self.precision,
             "backend": "triton" if backend == "triton" else "cuda",
         }
-        outcome, reason, message = read_answer(self._ask(request, self.time_limit), self.time_limit)
+        outcome, reason, message = read_answer(self._ask(request), self.time_limit)
         return Verdict(
             outcome,
             reason,
@@ -151,7 +152,15 @@ class OfficialChecker:
             seconds=time.monotonic() - started,
         )
 
-    def _ask(self, request: Mapping[str, Any], time_limit: float) -> Answer:
+    def _ask(self, request: Mapping[str, Any]) -> Answer:
+        """One child's answer. Where CUDA does not start behind the confinement, it starts before it from now on."""
+        answer = self._child(request)
+        if answer.reply is not None and answer.reply["status"] == "no-device" and not self.device_first:
+            self.device_first = True
+            answer = self._child(request)
+        return answer
+
+    def _child(self, request: Mapping[str, Any]) -> Answer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         lifeline, hold = os.pipe2(os.O_CLOEXEC)
         reply, reply_end = os.pipe2(os.O_CLOEXEC)
@@ -161,6 +170,7 @@ class OfficialChecker:
             command += [f"--{name}", str(fd)]
         environment = dict(os.environ) | {"CUDA_VISIBLE_DEVICES": visible_device(self.device)}
         settings = {"checkout": str(self.checkout), "device": self.device, "confine": self.confine}
+        settings["device_first"] = self.device_first
         body = json.dumps({**request, **settings, "limits": self.limits.to_dict()}).encode()
         with ours, os.fdopen(reply, "rb") as pipe:
             try:
@@ -178,16 +188,14 @@ class OfficialChecker:
                 os.close(lifeline)
                 os.close(reply_end)
             try:
-                return self._watch(child, ours, pipe.fileno(), body, time_limit)
+                return self._watch(child, ours, pipe.fileno(), body)
             finally:
                 os.close(hold)  # reaches the supervisor even where it no longer reads its socket
                 _end(child)
 
-    def _watch(
-        self, child: "subprocess.Popen[bytes]", control: socket.socket, reply: int, body: bytes, limit: float
-    ) -> Answer:
+    def _watch(self, child: "subprocess.Popen[bytes]", control: socket.socket, reply: int, body: bytes) -> Answer:
         assert child.stdin is not None
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + self.time_limit
         with contextlib.suppress(BrokenPipeError), child.stdin:
             child.stdin.write(body)
         data = b""

@@ -194,13 +194,35 @@ def run(
     os.environ.update(TORCH_EXTENSIONS_DIR=f"{own}/extensions", TRITON_CACHE_DIR=f"{own}/triton")
     tempfile.tempdir = None
 
-    if report is not None:  # before torch is imported and CUDA starts, so that their threads are confined as well
-        device = request["device"].partition(":")[0]
-        rules = confinement.readable(device, own_proc=False, extra=[Path(request["checkout"])])
-        confinement.lock_down(report, rules, directory, limits, device)
+    device = request["device"].partition(":")[0]
+    try:
+        if request["device_first"]:
+            start_device(device)
+        if report is not None:  # else before CUDA starts, so that the threads of its driver are confined as well
+            rules = confinement.readable(device, own_proc=False, extra=[Path(request["checkout"])])
+            confinement.lock_down(report, rules, directory, limits, device)
+        if not request["device_first"]:
+            start_device(device)
+        reply_text = json.dumps(answer(request))
+    except (RuntimeError, AssertionError) as error:
+        reply_text = json.dumps({"status": "no-device", "stage": "import", "error": f"CUDA does not start: {error}"})
     with os.fdopen(reply, "w", encoding="utf-8") as pipe:
-        json.dump(answer(request), pipe)
+        pipe.write(reply_text)
     os._exit(0)
+
+
+def start_device(device: str) -> None:
+    """A CUDA context, so that a GPU that cannot be reached is never blamed on the candidate.
+
+    Raises:
+        RuntimeError, AssertionError: it does not start here, or torch was built without it.
+    """
+    if device == "cuda":
+        import torch
+
+        torch.cuda.init()
+        torch.empty(1, device="cuda")
+        torch.cuda.synchronize()
 
 
 def main() -> None:
