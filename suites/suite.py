@@ -110,7 +110,9 @@ class Suite:
             "reserves": [e.to_dict() for e in self.reserves],
             "provenance": dict(self.provenance),
         }
-        return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, width=118, allow_unicode=True)
+        return yaml.dump(
+            plain, Dumper=_Dumper, sort_keys=False, width=118
+        )  # other than ASCII is escaped: YAML folds NEL
 
     @classmethod
     def from_yaml(cls, text: str, where: str = "suite") -> Self:

@@ -145,7 +145,11 @@ def test_interrupting_a_run_is_exit_code_130_and_leaves_no_process(tmp_path: Pat
         env={**os.environ, "TEST_RUN": str(tmp_path)},
         start_new_session=True,
     )
-    time.sleep(5)
+    deadline = time.monotonic() + 60
+    while len(processes_with(marker)) < 2:  # the command and its judge: the imports of the command are over
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr

@@ -159,3 +159,9 @@ def test_the_library_is_looked_up_by_the_hash_of_the_source(tmp_path: Path, monk
         assert find_suite(problem_from_source(SOURCE + "# changed\n", PROBLEM.id)) is None
     finally:
         suite_module._library.cache_clear()
+
+
+@pytest.mark.parametrize("text", ["\x85", "\u2028", "é", "\x07", " ", "no", "1e3"])
+def test_text_that_yaml_would_read_otherwise_survives(text: str) -> None:
+    suite = Suite("p", "0" * 64, (SuiteEntry(Entry.make("own", params={"a": text}, constants={"b": text})),))
+    assert Suite.from_yaml(suite.to_yaml()) == suite
