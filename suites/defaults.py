@@ -34,8 +34,8 @@ _GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU'
 _TARGETED = 3
 _LEAST_ENTRIES = 2
 _MAX_ENTRIES = 6
-_MAX_LARGE = 3  # where every entry is large
 _MOST_MEASURED = 24  # entries put through the gate before the search for what is lacking is given up
+_MAX_LARGE, _MOST_MEASURED_LARGE = 3, 10  # the same where every entry is large
 
 _DENSE: tuple[Recipe, ...] = (("normal", {}), ("own", {}))
 #: Per kind of operator, the families that show what goes wrong there; each family's docstring says what that is.
@@ -108,13 +108,13 @@ class _Builder:
     def build(self) -> Built:
         """Fill the slots, then try the spares while something is lacking; what stays lacking is in the provenance."""
         chosen: dict[str, Admission] = {}
-        limit = _MAX_LARGE if self._large_shapes() else _MAX_ENTRIES
+        limit, most = (_MAX_LARGE, _MOST_MEASURED_LARGE) if self._large_shapes() else (_MAX_ENTRIES, _MOST_MEASURED)
         for slot in _slots(self.traits, self.shapes):
             if len(chosen) < limit:
                 self._fill(slot, chosen)
         for entry in _spares(self.traits, self.shapes):
             enough = len(chosen) >= _LEAST_ENTRIES
-            if (enough and not _unseen(chosen)) or len(self.answers) >= _MOST_MEASURED:
+            if (enough and not _unseen(chosen)) or len(self.answers) >= most:
                 break
             if entry.id not in chosen and self._ask(entry, _CPU_DECLARED).admitted:
                 more = {**chosen, entry.id: self.answers[entry.id]}
