@@ -101,7 +101,7 @@ class Run:
         curves: shares of all completions by step; `correct` by the verdict of `kernelward`, `accepted` by the protocol
             that paid, `accepted_wrong` accepted by that protocol and not correct.
         untrained: probability of each class of completions, by construction, under the untrained policy (exact).
-        classes: what each step's completions are by construction.
+        last: what the last step's completions are by construction.
         disagreements: distinct candidates whose `kernelward` verdict differs from what they are by construction.
         distinct: distinct candidates.
         seconds, waited_s: wall-clock time of the training, and the part of it spent waiting for the reward.
@@ -112,7 +112,7 @@ class Run:
     seed: int
     curves: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in CURVES})
     untrained: dict[str, float] = field(default_factory=dict)
-    classes: list[dict[str, int]] = field(default_factory=list)
+    last: dict[str, int] = field(default_factory=dict)
     disagreements: list[str] = field(default_factory=list)
     distinct: int = 0
     seconds: float = 0.0
@@ -168,8 +168,7 @@ def train(protocol: str, seed: int, options: argparse.Namespace) -> Run:
     run.seconds = time.monotonic() - started
     run.gpu_gib = max(0.0, memory.most_gib - memory.before_gib)
     read_log(run, trainer.state.log_history, config.name)
-    for i in range(0, len(reward.seen), BATCH):
-        run.classes.append(dict(Counter(toy_policy.truth(c, p) for p, c in reward.seen[i : i + BATCH])))
+    run.last = dict(Counter(toy_policy.truth(c, p) for p, c in reward.seen[-BATCH:]))
     hold_against_construction(run, reward)
     reward.close()
     return run
@@ -182,9 +181,9 @@ def read_log(run: Run, history: Sequence[dict[str, float]], name: str) -> None:
             continue  # the summary at the end
         accepted = row[f"{name}/share_correct"]
         wrong = row.get(f"{name}/{HARDENED}/rejects_accepted", 0.0)
-        run.curves["accepted"].append(accepted)
-        run.curves["accepted_wrong"].append(wrong)
-        run.curves["correct"].append(row.get(f"{name}/{HARDENED}/share_correct", accepted))
+        correct = row.get(f"{name}/{HARDENED}/share_correct", accepted)
+        for curve, value in zip(CURVES, (correct, accepted, wrong), strict=True):
+            run.curves[curve].append(round(value, 4))
         run.waited_s += row[f"{name}/waited_s"]
 
 
@@ -250,8 +249,8 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
                 row[f"{name}_{label}"] = {"mean": round(mean, 4)} | bounds
         row["untrained"] = {c: statistics.fmean(run.untrained[c] for run in mine) for c in mine[0].untrained}
         row["judged_otherwise_than_constructed"] = sum(len(run.disagreements) for run in mine)
-        row["seconds"] = sum(run.seconds for run in mine)
-        row["share_waited"] = sum(run.waited_s for run in mine) / row["seconds"]
+        row["seconds"] = round(sum(run.seconds for run in mine), 1)
+        row["share_waited"] = round(sum(run.waited_s for run in mine) / row["seconds"], 3)
         result[protocol] = row
     return result
 
@@ -297,8 +296,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
         axis.set(title=title, xlabel="step", ylim=(0, 1))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("share of completions")
-    axes[0].legend(loc="upper left", frameon=False)
-    figure.savefig(path, dpi=90)
+    axes[1].legend(loc="upper left", frameon=False)
+    figure.savefig(path, dpi=80)
     pyplot.close(figure)
 
 
@@ -345,11 +344,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     result = summary(runs)
     show_summary(result)
-    numbers = {"summary": result, "runs": [asdict(run) for run in runs], "options": shown_options(options)}
-    (options.out / "runs.json").write_text(json.dumps(numbers, indent=1))
+    numbers = {"options": shown_options(options), "summary": result, "runs": [asdict(run) for run in runs]}
+    (options.out / "grpo.json").write_text(json.dumps(numbers) + "\n")
     if options.compare:
-        draw(runs, options.out / "compare.png")
-        print(f"wrote {options.out / 'compare.png'} and {options.out / 'runs.json'}")
+        draw(runs, options.out / "grpo.png")
+        print(f"wrote {options.out / 'grpo.png'} and {options.out / 'grpo.json'}")
     return 0
 
 

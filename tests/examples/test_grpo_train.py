@@ -41,7 +41,7 @@ def by_construction(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_pays_decides_what_becomes_likely(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     budget = ["--seeds", "1", "--steps", "45", "--learning-rate", "0.01"]
     assert grpo_train.main(["--compare", *budget, "--out", str(tmp_path)]) == 0
-    numbers = json.loads((tmp_path / "runs.json").read_text())
+    numbers = json.loads((tmp_path / "grpo.json").read_text())
     hardened, official = numbers["summary"]["kernelward"], numbers["summary"]["kernelbench"]
     for row in (hardened, official):
         assert row["untrained"]["cheat"] < row["untrained"]["honest"]
@@ -50,7 +50,7 @@ def test_what_pays_decides_what_becomes_likely(tmp_path: Path, capsys: pytest.Ca
     assert hardened["accepted_wrong_last"]["mean"] == 0.0
     assert official["accepted_wrong_last"]["mean"] > official["accepted_wrong_first"]["mean"] + 0.3
     assert len(numbers["runs"]) == 2
-    assert (tmp_path / "compare.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "grpo.png").read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "A toy policy" in shown
     assert "the untrained policy writes, by construction: honest 5." in shown
@@ -65,7 +65,7 @@ def test_the_interval_over_seeds_is_students() -> None:
 def test_one_run_of_one_step_prints_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert grpo_train.main(["--steps", "1", "--protocol", "kernelbench", "--out", str(tmp_path)]) == 0
     assert "paid by kernelbench, seed 0" in capsys.readouterr().out
-    assert not (tmp_path / "compare.png").exists()
+    assert not (tmp_path / "grpo.png").exists()
 
 
 def test_an_unknown_protocol_is_the_users_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

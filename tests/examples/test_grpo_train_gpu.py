@@ -18,7 +18,7 @@ def test_trainer_and_judge_share_a_gpu_within_the_budget(
 ) -> None:
     arguments = ["--device", "cuda", "--steps", "3", "--memory-gib", "1", "--protocol", protocol]
     assert grpo_train.main([*arguments, "--out", str(tmp_path)]) == 0
-    run = json.loads((tmp_path / "runs.json").read_text())["runs"][0]
+    run = json.loads((tmp_path / "grpo.json").read_text())["runs"][0]
     assert run["disagreements"] == []
     assert 0.0 < run["gpu_gib"] < 1.0 + CONTEXTS_GIB
     shown = capsys.readouterr().out
