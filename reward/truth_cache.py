@@ -13,6 +13,7 @@ from torch import Tensor
 from ..suites.compare import Ties
 from ..suites.draw import draw_entry
 from ..suites.entry import Entry
+from ..suites.envelope import draw_errors
 from ..suites.hashing import derive_seed
 from ..suites.oracle import ReferenceFlags, Truth, compute_truth, reference_outputs, run_forward
 from ..suites.problem import RNG_LOCK, Problem
@@ -100,6 +101,7 @@ class Reference:
         truth: None for the allclose protocols.
         dtypes: what the outputs' dtypes have to be.
         finite: whether every right answer is finite.
+        draw_errors: normalised errors on this draw of implementations known to be right, per output; () without truth.
     """
 
     inputs: list[Any]
@@ -111,6 +113,7 @@ class Reference:
     truth: Truth | None
     dtypes: tuple[torch.dtype, ...]
     finite: bool
+    draw_errors: tuple[float, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -153,9 +156,11 @@ def compute_reference(
             drawn = replace(drawn, inputs=[_cast(x, drawn.dtype) for x in drawn.inputs])
         state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
         truth: Truth | None = None
+        errors: tuple[float, ...] = ()
         if spec.comparison == "truth":
             truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None, ties=ties)
             outputs, dtypes = truth.outputs, truth.output_dtypes
+            errors = draw_errors(drawn, truth)
         else:
             outputs = tuple(reference_outputs(drawn, ReferenceFlags(spec.matmul_tf32, spec.cudnn_tf32)))
             dtypes = tuple(t.dtype for t in outputs)
@@ -169,6 +174,7 @@ def compute_reference(
         truth=truth,
         dtypes=dtypes,
         finite=all(bool(torch.isfinite(t).all()) for t in outputs if t.is_floating_point()),
+        draw_errors=errors,
     )
 
 

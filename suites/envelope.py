@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .draw import Drawn
 
 REFERENCE = "reference"
+WITNESS = "reordered"  # the member that says, beside the reference, how well a draw can be computed
+WITNESS_BYTES = 64 << 20  # of inputs and outputs up to which it is asked; a large output averages over its rows anyway
 HARDWARE_TF32 = "tf32_hardware"  # the reference with torch's switches on: only on a GPU, only where TF32 is allowed
 _ROUNDING = ("fp16", "bf16")
 
@@ -168,3 +170,28 @@ def _sliced_runs(member: Member, drawn: "Drawn", plan: SlicePlan) -> Iterator[tu
         answers = member_outputs(member, drawn, plan.cut(drawn.inputs, start, start + size))
         if answers is not None:
             yield member.name, slice(start, start + size), answers
+
+
+def draw_errors(drawn: "Drawn", truth: Truth) -> tuple[float, ...]:
+    """How far from truth implementations known to be right are on this very draw, per output.
+
+    The gate measures a tolerance on a few draws. Where the error has a heavy tail (attention whose spikes meet), a later
+    draw can be worse conditioned than all of those; two implementations show that, where one may be lucky.
+
+    Args:
+        drawn: the draw.
+        truth: of this draw.
+    """
+    held = sum(x.numel() * x.element_size() for x in drawn.inputs if isinstance(x, Tensor))
+    if held + sum(t.numel() for t in truth.outputs) * drawn.dtype.itemsize > WITNESS_BYTES:
+        return truth.reference_errors
+    try:
+        answers = member_outputs(MEMBERS[WITNESS], drawn)
+    except OracleError:  # it is a second opinion: the reference's own error stands without it
+        return truth.reference_errors
+    errors = list(truth.reference_errors)
+    for i, y in enumerate(answers or ()):
+        if not is_exact(truth.outputs[i]):
+            err = normalised_error(y.to(truth.output_dtypes[i]), truth.outputs[i], truth.scales[i], truth.selection(i))
+            errors[i] = max(errors[i], err)
+    return tuple(errors)

@@ -195,6 +195,33 @@ def test_draws_that_the_reference_itself_cannot_answer_are_not_held_against_a_ca
     assert (verdict.verdict, verdict.reason) == (Outcome.UNREFEREEABLE, "unlucky-draw")
 
 
+UNEVEN = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, s):
+        return (x + s) - s
+def get_inputs():
+    return [torch.rand(65, 33), torch.tensor(1e5 if torch.rand(()) < 0.3 else 1.0)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_draw_worse_conditioned_than_the_measured_ones_is_drawn_again(
+    checker: Checker, small_suite: Callable[..., Suite]
+) -> None:
+    """Honest candidates differ by more than the tolerance where a draw cancels more than the gate has seen."""
+    problem = problem_from_source(UNEVEN, "uneven")
+    suite = small_suite(problem, {})
+    calm = tuple(replace(e, measured=tuple(replace(m, tolerance=(6e-3,)) for m in e.measured)) for e in suite.entries)
+    source = UNEVEN.replace("class Model(", "class ModelNew(").replace("(x + s) - s", "(x + 8 * s) - 8 * s")
+    verdicts = [
+        checker.judge(Task(source, problem, "kernelward", replace(suite, entries=calm), b"key", epoch=epoch))
+        for epoch in range(8)
+    ]
+    assert {v.verdict for v in verdicts} == {Outcome.CORRECT}, [v.message for v in verdicts]
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [(("torch.randn(", "torch.no_such("), "get_inputs"), (("torch.relu(x)", "x.no_such()"), "Model.forward")],
