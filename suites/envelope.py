@@ -175,8 +175,8 @@ def _sliced_runs(member: Member, drawn: "Drawn", plan: SlicePlan) -> Iterator[tu
 def draw_errors(drawn: "Drawn", truth: Truth) -> tuple[float, ...]:
     """How far from truth implementations known to be right are on this very draw, per output.
 
-    The gate measures a tolerance on a few draws. Where the error has a heavy tail (attention whose spikes meet), a later
-    draw can be worse conditioned than all of those; two implementations show that, where one may be lucky.
+    The gate measures a tolerance on a few draws. Where the error has a heavy tail (attention whose spikes meet), a
+    later draw can be worse conditioned than all of those; two implementations show that, where one may be lucky.
 
     Args:
         drawn: the draw.

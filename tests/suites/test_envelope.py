@@ -34,7 +34,8 @@ def test_a_second_implementation_says_how_well_a_draw_can_be_computed(cancels: P
         drawn = draw_entry(cancels, Entry.make(), seed)
         truth = compute_truth(drawn)
         errors = draw_errors(drawn, truth)
-        assert errors[0] >= truth.reference_errors[0] and errors[1] == 0.0
+        assert errors[0] >= truth.reference_errors[0]
+        assert errors[1] == 0.0
         above += errors[0] > truth.reference_errors[0]
     assert above > 0
 
@@ -43,7 +44,8 @@ def test_a_large_draw_is_left_to_the_references_own_error(cancels: Problem, monk
     drawn = draw_entry(cancels, Entry.make(), 1)
     truth = compute_truth(drawn)
     monkeypatch.setattr("kernelward.suites.envelope.WITNESS_BYTES", 1000)
-    assert WITNESS_BYTES > 1000 and draw_errors(drawn, truth) == truth.reference_errors
+    assert WITNESS_BYTES > 1000
+    assert draw_errors(drawn, truth) == truth.reference_errors
 
 
 def test_a_problem_that_cannot_be_emulated_keeps_the_references_own_error() -> None:
