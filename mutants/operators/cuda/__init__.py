@@ -1,0 +1,1 @@
+"""Operators on CUDA C++, a module per family."""
