@@ -80,9 +80,7 @@ CPP = """
 torch::Tensor direct_conv(torch::Tensor x, torch::Tensor weight, torch::Tensor conv_bias, torch::Tensor bias);
 """
 
-extension = load_inline(
-    name="conv_relu_bias_direct", cpp_sources=CPP, cuda_sources=CUDA, functions=["direct_conv"]
-)
+extension = load_inline(name="conv_relu_bias_direct", cpp_sources=CPP, cuda_sources=CUDA, functions=["direct_conv"])
 
 
 class ModelNew(nn.Module):

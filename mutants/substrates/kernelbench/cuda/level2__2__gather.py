@@ -110,6 +110,4 @@ class ModelNew(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         conv = self.conv_transpose
-        return extension.gather(
-            x.contiguous(), conv.weight, conv.bias, self.bias, *self.geometry, self.scaling_factor
-        )
+        return extension.gather(x.contiguous(), conv.weight, conv.bias, self.bias, *self.geometry, self.scaling_factor)

@@ -1,4 +1,4 @@
-"""3D convolution, division, maximum pooling, mean and sum: every thread pools what it convolves, partial sums meet later.
+"""3D convolution to sum in one pass: every thread pools what it convolves, and partial sums meet later.
 
 problem: level2/8
 style: two-stage
