@@ -94,8 +94,8 @@ class Builder:
             parts = split(extension, lambda text: preprocess(text, work))
             units = host_units(extension, parts)
             with ThreadPoolExecutor(2) as pool:
-                host = pool.submit(self._compile_host, units, work)
-                device = pool.submit(self._compile_device, extension, parts, instantiations(parts))
+                host = pool.submit(self.compile_host, units, work)
+                device = pool.submit(self.compile_device, extension, parts, instantiations(parts))
                 # A device error decides, whatever the host's compiler thinks of our header.
                 cubin = device.result()
                 library = host.result()
@@ -109,7 +109,12 @@ class Builder:
             libraries=units.libraries,
         )
 
-    def _compile_host(self, units: HostUnits, work: Path) -> bytes:
+    def compile_host(self, units: HostUnits, work: Path) -> bytes:
+        """The host part as a shared library; `work` is a scratch folder.
+
+        Raises:
+            CompileFailure: the code is wrong. Unsupported: our header may be to blame.
+        """
         assert self._host is not None
         output = work / "host.so"
         try:
@@ -128,7 +133,12 @@ class Builder:
                 raise first from None
         return output.read_bytes()
 
-    def _compile_device(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> Cubin:
+    def compile_device(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> Cubin:
+        """The device part as a cubin with those instantiations; an empty one where there is no kernel.
+
+        Raises:
+            CompileFailure: the code is wrong. Unsupported: this path lacks a header or an option.
+        """
         if not parts.kernels:
             return Cubin(b"", {})
         # A variable's address is asked for as well: one that is static has a symbol of the compiler's making.

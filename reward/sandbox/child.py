@@ -172,7 +172,8 @@ class Child:
         torch.backends.cudnn.allow_tf32 = options.get("cudnn_tf32", True)
         context = dataclasses.replace(self.context, options=options)
         self.factory = self.engine.load(source, context)
-        return {"engine": self.engine.name}
+        compiled = getattr(self.engine, "compiled", list)
+        return {"engine": self.engine.name, "compiled": compiled()}
 
     def build(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Construct `ModelNew`, move it, and copy in the reference's parameters where names and shapes match."""

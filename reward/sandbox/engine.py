@@ -42,6 +42,8 @@ class Engine(Protocol):
 
     An engine may have an attribute `descriptors`: those that a candidate's process inherits for it. It must close them
     before the candidate's code runs; every other descriptor is closed for it.
+
+    An engine that only compiles has a method `compiled` with the findings of the last `load`: what code came out.
     """
 
     name: str
@@ -154,6 +156,7 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
     "triton-interpreter": _lazy(f"{_REWARD}.triton.engine", "InterpreterEngine"),
     "cuda": _lazy(f"{_REWARD}.cuda.engine_gpu", "CudaEngine"),
     "cuda-emulator": _lazy(f"{_REWARD}.cuda.engine_cpu", "EmulatorEngine"),
+    "cuda-compile": _lazy(f"{_REWARD}.cuda.engine_compile", "CompileEngine"),
 }
 
 

@@ -38,10 +38,11 @@ BROKE_OFF: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadReply:
-    """A loaded source: which engine took it, and the seconds it needed."""
+    """A loaded source: which engine took it, its seconds; `compiled`: what an engine that only compiles made of it."""
 
     engine: str
     seconds: float
+    compiled: tuple[dict[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,7 +259,8 @@ class ChildSession:
                 os.close(reader)
         finally:
             os.close(fd)
-        return LoadReply(str(reply.get("engine", ""))[:64], time.monotonic() - started)
+        compiled = checked_findings(reply.get("compiled"))
+        return LoadReply(str(reply.get("engine", ""))[:64], time.monotonic() - started, compiled)
 
     def build(
         self,

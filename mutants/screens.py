@@ -1,0 +1,170 @@
+"""Before a mutant is judged: does it compile, and is its compiled code new?
+
+A mutant that does not compile is no fault that a kernel can have. One whose compiled code is the substrate's is
+equivalent, and one whose code is an earlier mutant's is a duplicate: both are proved, by nothing else than identical
+code. A mutant that behaves as the substrate and compiles differently is not found here; it stays `ready` and ends as
+unwitnessed, which is another word for another thing.
+
+What is hashed: device code as NVRTC's cubin for one fixed architecture (sm_90), host code as g++'s library against the
+header that candidates get on a GPU, and the syntax tree of the Python around them. Debug information, comments, layout
+and names of local variables do not count. Extensions that this path cannot build count by the library that the CPU
+emulator's translation compiles to. Triton's kernels and whatever no compiler here takes count by their syntax tree.
+
+All compiling happens in sandboxed children: a mutant is hostile code, and its module level has to run to know what it
+would build.
+"""
+
+import ast
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from ..reward.cuda.engine_compile import python_hash
+from ..reward.sandbox.failure import ChildFailure
+from ..reward.sandbox.limits import Limits
+from ..reward.sandbox.session import ChildSession, Zygote
+from .mutant import Backend, Mutant, Substrate
+
+State = Literal["ready", "compile-error", "duplicate", "equivalent"]
+How = Literal["nvrtc", "ptx", "emulator", "source"]
+
+LOAD_S = 60.0
+PER_CHILD = 100
+"""Candidates that one child compiles before a fresh one takes over: compilers in a process keep memory."""
+_ORDER: tuple[How, ...] = ("source", "emulator", "ptx", "nvrtc")
+
+
+class ScreenError(RuntimeError):
+    """The substrate itself does not compile, so nothing can be said about its mutants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screened:
+    """What the screen says about one mutant.
+
+    Attributes:
+        state: `duplicate` and `equivalent` mean identical compiled code, of an earlier mutant or of the substrate.
+        code_hash: of the compiled code, 64 hexadecimal digits; "" where it does not compile.
+        how: the weakest means that the hash rests on: `nvrtc`, `ptx`, `emulator`, `source` (no compiler).
+        detail: the compiler's first message, the id that a duplicate repeats, or why no compiler was used.
+    """
+
+    state: State
+    code_hash: str = ""
+    how: How = "source"
+    detail: str = ""
+
+
+class Screener:
+    """Compiles candidates of one backend in sandboxed children; a context manager. Thread-safe: each call of `screen`
+    has a child of its own."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._zygote = Zygote("cuda-compile") if backend == "cuda" else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._zygote is not None:
+            self._zygote.close()
+
+    def screen(self, mutants: Iterable[Mutant], substrate: Substrate) -> list[Screened]:
+        """Screen the mutants of one substrate, in their order.
+
+        Raises:
+            ScreenError: the substrate does not compile.
+            ChildFailure: `infra_error`: the sandbox does not work.
+        """
+        with _Bench(self._zygote) as bench:
+            original = bench.compile(substrate.source)
+            if original.state == "compile-error":
+                raise ScreenError(f"the substrate {substrate.name} does not compile: {original.detail}")
+            first = {original.code_hash: ""}
+            return [_placed(bench.compile(mutant.source), mutant.id, first) for mutant in mutants]
+
+
+def screen(mutants: Sequence[Mutant], substrate: Substrate) -> list[Screened]:
+    """`Screener.screen` for one substrate alone; starting a screener takes seconds, so share one between substrates."""
+    with Screener(substrate.backend) as screener:
+        return screener.screen(mutants, substrate)
+
+
+def _placed(compiled: Screened, name: str, first: dict[str, str]) -> Screened:
+    """The final state, given which hashes were seen before; `first` maps a hash to its mutant, "" is the substrate."""
+    if compiled.state == "compile-error":
+        return compiled
+    earlier = first.setdefault(compiled.code_hash, name)
+    if earlier == name:
+        return compiled
+    if earlier == "":
+        return Screened("equivalent", compiled.code_hash, compiled.how, compiled.detail)
+    return Screened("duplicate", compiled.code_hash, compiled.how, earlier)
+
+
+class _Bench:
+    """A child that compiles one candidate after the other, replaced when it dies or has had enough."""
+
+    def __init__(self, zygote: Zygote | None) -> None:
+        self._zygote = zygote
+        self._session: ChildSession | None = None
+        self._loads = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session, self._loads = None, 0
+
+    def compile(self, source: str) -> Screened:
+        """`ready` with a hash, or `compile-error`.
+
+        Raises:
+            ChildFailure: `infra_error`.
+        """
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            return Screened("compile-error", detail=f"{type(error).__name__}: {error}")
+        if self._zygote is None:
+            return Screened("ready", python_hash(source))
+        if self._loads >= PER_CHILD:
+            self._end()
+        if self._session is None:
+            self._session = self._zygote.spawn(Limits(load_s=LOAD_S))
+        self._loads += 1
+        try:
+            reply = self._session.load(source)
+        except ChildFailure as failure:
+            if not failure.alive:
+                self._end()
+            if failure.kind in ("infra_error", "unrefereeable"):
+                raise
+            return Screened("compile-error", detail=_first_line(failure.message or str(failure)))
+        return _summed(reply.compiled, source)
+
+
+def _summed(found: Sequence[dict[str, str]], source: str) -> Screened:
+    """One hash over all extensions and the Python part, and the weakest means among them."""
+    kinds: tuple[How, ...] = tuple(how for how in _ORDER if any(item["code"] == how for item in found))
+    if not kinds:  # it builds nothing while it is imported
+        return Screened("ready", python_hash(source), "source", "nothing is compiled before the model is constructed")
+    digest = hashlib.sha256("\n".join(f"{item['code']} {item['message']}" for item in found).encode())
+    why = next((item["why"] for item in found if "why" in item), "")
+    return Screened("ready", digest.hexdigest(), kinds[0], why)
+
+
+def _first_line(message: str, limit: int = 300) -> str:
+    """The first line that names an error, else the first line."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line.lower()), lines[0] if lines else "")[:limit]

@@ -1,0 +1,172 @@
+"""The engine that only compiles CUDA candidates and says what code came out (mode `cuda-compile` of the sandbox).
+
+Nothing is launched and no GPU is needed: device code goes through NVRTC for a fixed architecture, host code through
+g++ with the same header as on a GPU. What that path cannot build is translated for the CPU emulator and compiled
+there. What neither can build is not compiled at all, and the reply says so.
+"""
+
+import ast
+import contextlib
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..sandbox.engine import CompileFailure, LoadContext, TorchEngine, load_module
+from .builder import Builder
+from .compiled_code import code_hash
+from .device_code import INCLUDE_DIR, instantiations
+from .emulator_build import Toolchain, ToolchainError, default_folder
+from .emulator_translate import translate
+from .engine_gpu import gpu_host_compiler
+from .frontend import ExtensionSource, RecordedModule, Unsupported, intercepted
+from .host_code import host_units
+from .lexical import point_into
+from .nvrtc import NvrtcMissing, include_folders, nvrtc
+from .pretend import pretend_cuda
+from .split import split
+from .toolchain import PreparedHost, preprocess
+
+ARCHITECTURE = "sm_90"
+
+
+class CompileEngine(TorchEngine):
+    """Mode `cuda-compile`. One session may load many candidates: host code that was compiled before is not again."""
+
+    name = "compile"
+
+    def __init__(self) -> None:
+        self._host: PreparedHost | None = None
+        self._missing = ""
+        self._toolchain: Toolchain | None = None
+        self._parts: dict[str, str] = {}
+        self._compiled: list[dict[str, Any]] = []
+
+    def warm(self) -> None:
+        """Import torch, load NVRTC, prepare both host compilers (once per machine)."""
+        super().warm()
+        try:
+            nvrtc()
+            self._host = gpu_host_compiler().prepare()
+        except (NvrtcMissing, Unsupported, CompileFailure) as error:
+            self._missing = str(error)
+        with contextlib.suppress(ToolchainError):  # no C++ compiler: `_emulated` says so
+            self._toolchain = Toolchain.prepare()
+
+    def paths(self) -> list[Path]:
+        """Headers and prepared compilers."""
+        root = [self._host.folder] if self._host is not None else []
+        return [INCLUDE_DIR, default_folder(), *root, *include_folders()]
+
+    def load(self, source: str, context: LoadContext) -> Any:
+        """Run the candidate's module with `load_inline` and `load` replaced by compiling; nothing can be launched.
+
+        Raises:
+            CompileFailure: the module does not run, or an extension of it does not compile.
+        """
+        self._compiled = []
+        extensions: list[ExtensionSource] = []
+        failures: list[CompileFailure] = []
+
+        def build(extension: ExtensionSource) -> RecordedModule:
+            extensions.append(extension)
+            try:
+                self._compiled.append(self._compile(extension, context.directory))
+            except CompileFailure as problem:
+                sources = (*extension.cpp, *extension.cuda)
+                message = point_into(str(problem), sources, extension.labels, source)
+                failures.append(CompileFailure("compile", f"{problem.reason}: {message}"))
+                raise failures[-1] from None
+            return RecordedModule(extension)
+
+        pretend_cuda()
+        try:
+            with intercepted(build):
+                model = load_module(source, context)
+        except CompileFailure:
+            if failures:
+                raise failures[-1] from None
+            raise
+        if failures:  # the candidate caught it and would do without
+            raise failures[-1]
+        self._compiled.append({"code": "python", "message": python_hash(source, extensions)})
+        return model
+
+    def compiled(self) -> list[dict[str, Any]]:
+        """What the last load made: one finding per extension (`code` is `nvrtc`, `emulator` or `source`) and one for
+        the Python part; `message` is the hash."""
+        return self._compiled
+
+    def _compile(self, extension: ExtensionSource, directory: Path) -> dict[str, Any]:
+        about = [extension.functions, extension.flags.cflags, extension.flags.cuda_cflags, extension.flags.ldflags]
+        try:
+            return _finding("nvrtc", about, *self._fast(extension, directory))
+        except Unsupported as gap:
+            why = f"{gap.feature}: {gap.message}"
+        try:
+            return _finding("emulator", about, self._emulated(extension, directory)) | {"why": why}
+        except Unsupported as gap:
+            texts = [*extension.cpp, *extension.cuda]
+            return _finding("source", about, *texts) | {"why": f"{why}; {gap.feature}: {gap.message}"}
+
+    def _fast(self, extension: ExtensionSource, directory: Path) -> tuple[str, str]:
+        """Hashes of host and device code by the GPU's path.
+
+        Raises:
+            CompileFailure: the code is wrong. Unsupported: this path cannot say.
+        """
+        if self._host is None:
+            raise Unsupported("not-installed", self._missing)
+        builder = Builder(self._host, ARCHITECTURE)
+        with tempfile.TemporaryDirectory(dir=directory) as scratch:
+            work = Path(scratch)
+            parts = split(extension, lambda text: preprocess(text, work))
+            units = host_units(extension, parts)
+            image = builder.compile_device(extension, parts, instantiations(parts)).image
+            host = _digest(*units.together, json.dumps(dict(units.defines)), *units.link)
+            if host not in self._parts:
+                self._parts[host] = code_hash(builder.compile_host(units, work))
+        return self._parts[host], code_hash(image) if image else ""
+
+    def _emulated(self, extension: ExtensionSource, directory: Path) -> str:
+        unit = translate(extension)
+        if self._toolchain is None:
+            raise Unsupported("toolchain", "the emulator's compiler is not prepared")
+        flags = (*extension.flags.cflags, *extension.flags.cuda_cflags)
+        key = _digest(unit.text, *flags)
+        if key not in self._parts:
+            defines = tuple(flag for flag in flags if flag.startswith("-D") and len(flag) < 200)
+            try:
+                library = self._toolchain.build(unit, directory, defines)
+            except ToolchainError as error:
+                raise Unsupported("toolchain", str(error)) from None
+            self._parts[key] = code_hash(library.read_bytes())
+            library.unlink()
+        return self._parts[key]
+
+
+def _finding(how: str, about: Sequence[Any], *hashes: str) -> dict[str, Any]:
+    return {"code": how, "message": _digest(json.dumps(about), *hashes)}
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def python_hash(source: str, extensions: Sequence[ExtensionSource] = ()) -> str:
+    """Hash of a module's syntax tree: layout, comments and docstrings do not count.
+
+    Args:
+        source: Python that parses.
+        extensions: string constants that equal a source text of theirs do not count either: compiling speaks for them.
+    """
+    texts = {text for extension in extensions for text in (*extension.cpp, *extension.cuda)}
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in texts:
+            node.value = ""
+        elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).hexdigest()
