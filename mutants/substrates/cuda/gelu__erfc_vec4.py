@@ -26,7 +26,8 @@ __global__ void gelu_quads(const float4* __restrict__ x, float4* __restrict__ y,
 }
 
 __global__ void gelu_rest(const float* __restrict__ x, float* __restrict__ y, int64_t start, int64_t n) {
-    for (int64_t i = start + threadIdx.x + (int64_t)blockIdx.x * blockDim.x; i < n; i += (int64_t)gridDim.x * blockDim.x) {
+    const int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = start + (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
         y[i] = gelu(x[i]);
     }
 }
