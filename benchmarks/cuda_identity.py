@@ -2,10 +2,10 @@
 
     python benchmarks/cuda_identity.py --out identity.jsonl [--problems KERNELBENCH] [--workers 8] [--only NAME ...]
 
-Needs an NVIDIA GPU, nvcc and g++. Candidates are the package's CUDA substrates (our own, trusted code: `load_inline` runs
-them outside the sandbox). Each is built twice, by `load_inline` in a process of its own and by our engine in the
-sandbox, and given the same inputs (a dense signed draw at a small ragged shape). A row says whether all output bytes are
-equal, the largest difference, whether `load_inline`'s own second run gave the same bytes (atomics do not), and the
+Needs an NVIDIA GPU, nvcc and g++. Candidates are the package's CUDA substrates (our own, trusted code: `load_inline`
+runs them outside the sandbox). Each is built twice, by `load_inline` in a process of its own and by our engine in the
+sandbox, and given the same inputs (a dense signed draw at a small ragged shape). A row says whether all output bytes
+are equal, the largest difference, whether `load_inline`'s own second run gave the same bytes (atomics do not), and the
 seconds of both builds. Finished rows are kept in the output file and not repeated.
 """
 
