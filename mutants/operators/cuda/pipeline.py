@@ -1,4 +1,7 @@
-"""Pipelines on CUDA: double buffers, their stages, asynchronous copies and the waits for them."""
+"""Pipelines on CUDA: double buffers, their stages, asynchronous copies and the waits for them.
+
+Work on the last tile that is left out is `tile-last-iteration-skip` of the boundary family.
+"""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +27,7 @@ def _toggles(node: Node) -> Node | None:
     if node.operator == "-" and number(left) == 1 and right.type == "identifier":
         return right
     later = left.type == "binary_expression" and left.operator == "+" and number(left.at("right")) == 1
-    if later and number(right) == {"%": 2, "&": 1}.get(node.operator):
+    if later and (node.operator, number(right)) in (("%", 2), ("&", 1)):
         return left.at("left")
     return None
 
@@ -35,6 +38,8 @@ def _parity(node: Node) -> bool:
     if node.type != "binary_expression" or not node.has("left", "right") or _toggles(node) is not None:
         return False
     right = node.at("right").bare
+    if re.search(r"(?i)warp|lane|tid|thread|idx", node.at("left").text):
+        return False
     if node.operator == "&":
         return number(right) == 1
     return node.operator == "%" and (number(right) in (2, 3, 4) or bool(re.search(r"(?i)stage|buffer", right.text)))
@@ -127,8 +132,11 @@ def _wait_plus1(tree: CudaTree) -> Iterator[Site | None]:
         counts = [a for a in arguments(node) if number(a) is not None]
         counts = counts or list(node.at("function").find("number_literal"))
         if counts:
-            count = int(number(counts[0]) or 0)
-            yield tree.site(f"`{excerpt(node)}` waits for one copy less", counts[0].replaced(str(count + 1)))
+            text = str(int(number(counts[0]) or 0) + 1)
+            yield tree.site(f"`{excerpt(node)}` waits for one copy less", counts[0].replaced(text))
+        elif len(arguments(node)) == 1:
+            count = arguments(node)[0]
+            yield tree.site(f"`{excerpt(node)}` waits for one copy less", count.replaced(f"{count.text} + 1"))
 
 
 def _drop_statements(pattern: re.Pattern[str]) -> Callable[[CudaTree], Iterator[Site | None]]:
@@ -141,7 +149,7 @@ def _drop_statements(pattern: re.Pattern[str]) -> Callable[[CudaTree], Iterator[
 
 
 def _pipelined(tree: CudaTree) -> Iterator[Loop]:
-    """Loops over tiles that fetch the next one while they work: with a barrier or a wait, and something for the next."""
+    """Loops over tiles that fetch the next one while they work: with a barrier or a wait, and a place for it."""
     stages = _stages(tree)
     for loop in for_loops(tree):
         waits = any(is_barrier(node) for node in loop.body.find("expression_statement")) or any(
@@ -149,16 +157,19 @@ def _pipelined(tree: CudaTree) -> Iterator[Loop]:
         )
         if not waits or loop.by_threads:
             continue
-        if any(uses(loop.body, stage) for stage in stages) or _prefetched(loop):
+        if any(uses(loop.body, stage) for stage in stages) or _prefetched(tree, loop):
             yield loop
 
 
-def _prefetched(loop: Loop) -> list[str]:
+def _prefetched(tree: CudaTree, loop: Loop) -> list[str]:
     """Names of registers that carry the next tile: the loop uses them before it sets them."""
     found = []
     for node in loop.body.find("assignment_expression"):
         if node.operator == "=" and node.has("left", "right") and loop.node.parent is not None:
             name = base_name(node.at("left"))
+            variable = tree.variable(next(node.at("left").find("identifier"))) if name else None
+            if variable is None or variable.shared or variable.pointer:
+                continue
             declared_outside = any(
                 base_name(other) == name
                 for other in loop.node.parent.find("init_declarator", "declaration")
@@ -173,7 +184,7 @@ def _prefetched(loop: Loop) -> list[str]:
 def _prologue_drop(tree: CudaTree) -> Iterator[Site | None]:
     for loop in _pipelined(tree):
         siblings = loop.node.parent.named_children if loop.node.parent is not None else []
-        carried = _prefetched(loop)
+        carried = _prefetched(tree, loop)
         for node in siblings:
             if node.end > loop.node.start:
                 break
@@ -224,28 +235,11 @@ def _prefetch_stale(tree: CudaTree) -> Iterator[Site | None]:
                 yield tree.site(f"`{excerpt(node)}` -> `{loop.name}`", node.replaced(loop.name))
 
 
-def _epilogue_drop(tree: CudaTree) -> Iterator[Site | None]:
-    for loop in _pipelined(tree):
-        siblings = loop.node.parent.named_children if loop.node.parent is not None else []
-        for node in siblings:
-            if node.start >= loop.node.end and node.type == "for_statement":
-                sums = [n for n in node.find("assignment_expression") if n.operator in ("+=", "=")]
-                reads = [n for n in node.find("identifier") if (v := tree.variable(n)) is not None and v.shared]
-                products = any(n.operator == "*" for n in node.find("binary_expression"))
-                if sums and reads and products:
-                    yield tree.site(f"`{excerpt(node)}` dropped", node.replaced(";"))
-
-
 _DOUBLE = (
     "__shared__ float s[2][16];\n"
     "s[0][t] = x[t];\n"
     "for (int i = 0; i < n; ++i) { const int now = i & 1, next = now ^ 1; "
     "if (i + 1 < n) s[next][t] = x[(i + 1) * 16 + t]; sum += s[now][t]; __syncthreads(); }"
-)
-_LAST_BEHIND = (
-    "__shared__ float s[2][16];\nfloat sum = 0.0f, w;\n"
-    "for (int i = 1; i < n; ++i) "
-    "{ const int now = i & 1; s[now][t] = x[i]; __syncthreads(); sum += s[now ^ 1][t]; }\n"
 )
 
 
@@ -343,19 +337,5 @@ OPERATORS: tuple[Operator, ...] = (
         "With a single tile nothing is fetched ahead.",
         _double("(i + 1) * 16", "(i) * 16"),
         _prefetch_stale,
-    ),
-    Operator(
-        "pipeline-epilogue-drop",
-        "pipeline",
-        "cuda",
-        "What the loop has fetched last is not worked on after it.",
-        "The last tile is a small part of a long sum.",
-        (
-            Example(
-                f"{_LAST_BEHIND}for (int k = 0; k < 16; ++k) sum += s[0][k] * w;",
-                f"{_LAST_BEHIND};",
-            ),
-        ),
-        _epilogue_drop,
     ),
 )
