@@ -5,13 +5,13 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from .binding import Extension
-from .emulator_build import Kind, Toolchain
+from .emulator_build import Toolchain
 from .emulator_memory import GuardedMemory
 from .emulator_translate import Unit, translate
 from .frontend import ExtensionSource
@@ -25,7 +25,10 @@ PLAIN = -1
 
 
 class Order(IntEnum):
-    """In which order the threads of a block run between two synchronisation points."""
+    """In which order the threads of a block run between two synchronisation points.
+
+    `TIMED` stands in for a GPU: warps in lockstep, interleaved by a model of latencies (`emu/timed.cpp`).
+    """
 
     ASCENDING = 0
     REVERSED = 1
@@ -33,6 +36,7 @@ class Order(IntEnum):
     RANDOM_WARPS = 3
     GREEDY_WARP = 4
     GREEDY_REVERSED = 5
+    TIMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,11 @@ class Variant:
         order: the schedule; blocks run ascending, descending or shuffled to match.
         poison: byte of fresh memory; `PLAIN` stands for a GPU.
         at_end: tensors end at a guard page; else they begin after one.
-        races: check accesses (another build of the same code).
+        races: check accesses. Not together with `TIMED`.
         seed: of the random schedules.
     """
 
-    order: Order = Order.ASCENDING
+    order: Order = Order.TIMED
     poison: int = PLAIN
     at_end: bool = True
     races: bool = False
@@ -182,16 +186,15 @@ def located(message: str, library: Path) -> str:
 
 @dataclass(slots=True)
 class EmulatedModule:
-    """An extension in its builds: the plain one, and the one that checks accesses, made when first wanted.
+    """An extension as candidates see it: its functions are attributes.
 
     Attributes:
         unit: the translated source.
+        extension: its library.
     """
 
     unit: Unit
-    build: Callable[[Kind], Path]
-    _loaded: dict[Kind, EmulatedExtension]
-    _variant: Variant
+    extension: EmulatedExtension
 
     @classmethod
     def create(cls, source: ExtensionSource, toolchain: Toolchain, directory: Path) -> "EmulatedModule":
@@ -205,48 +208,21 @@ class EmulatedModule:
             f for f in (*source.flags.cflags, *source.flags.cuda_cflags) if f.startswith("-D") and len(f) < 200
         )
 
-        def build(kind: Kind) -> Path:
-            return toolchain.build(unit, directory, kind, defines)
-
-        module = cls(unit, build, {}, PLAIN_VARIANT)
-        module.extension(Kind.PLAIN)
-        return module
-
-    def extension(self, kind: Kind) -> EmulatedExtension:
-        """The library of one kind."""
-        if kind not in self._loaded:
-            self._loaded[kind] = EmulatedExtension(self.build(kind))
-        return self._loaded[kind]
-
-    @property
-    def current(self) -> EmulatedExtension:
-        """The library that the configured variant runs."""
-        return self.extension(Kind.RACES if self._variant.races else Kind.PLAIN)
+        return cls(unit, EmulatedExtension(toolchain.build(unit, directory, defines)))
 
     def configure(self, variant: Variant) -> None:
         """Take the variant of the next calls."""
-        self._variant = variant
-        self.current.configure(variant)
+        self.extension.configure(variant)
 
     def report(self) -> dict[str, Any]:
         """See `EmulatedExtension.report`."""
-        return self.current.report()
+        return self.extension.report()
 
     def reset(self) -> None:
         """See `EmulatedExtension.reset`."""
-        self.current.reset()
+        self.extension.reset()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        getattr(self.extension(Kind.PLAIN), name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return self.current.invoke(name, args, kwargs)
-
-        return call
-
-
-def seeded(variants: Sequence[Variant], seed: int) -> tuple[Variant, ...]:
-    """The same variants with schedules drawn from another seed."""
-    return tuple(replace(v, seed=(seed * 1_000_003 + v.seed) % 2**63) for v in variants)
+        return getattr(self.extension, name)

@@ -1,6 +1,6 @@
 """Compiling translated candidates with g++: flags, the precompiled header, the runtime's object files.
 
-A toolchain folder holds, per build kind, the precompiled header and the runtime's objects. It is made once per machine
+A toolchain folder holds the precompiled header and the runtime's objects. It is made once per machine
 (about 10 s) by a trusted process; candidates' processes only read it and write their libraries elsewhere.
 """
 
@@ -14,7 +14,6 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
@@ -22,20 +21,12 @@ from ..sandbox.engine import CompileFailure
 from .emulator_translate import Unit
 
 INCLUDE = Path(__file__).parent / "include"
-_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp")
+_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp", "emu/timed.cpp")
 _HEADER = "kernelward/torch.h"
 _PREFIX = "prefix.h"
-_OBJECTS = "objects"
+_OBJECTS, _HEADERS = "objects", "headers"
 BUILD_SECONDS = 60.0
 MAX_MESSAGE = 6000
-
-
-class Kind(StrEnum):
-    """How a candidate's code is compiled."""
-
-    PLAIN = "plain"
-    RACES = "races"
-    """Every access to memory calls the race check (ThreadSanitizer's instrumentation, our runtime)."""
 
 
 class ToolchainError(RuntimeError):
@@ -55,6 +46,14 @@ def compiler() -> str:
     return path
 
 
+_UNALIGNED_MOVES = "-Wa,-muse-unaligned-vector-move"
+
+
+def _assembles(flag: str) -> bool:
+    command = [compiler(), flag, "-x", "assembler", "-c", os.devnull, "-o", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
 @cache
 def _machine_flags() -> tuple[str, ...]:
     """Fused multiply-add where the processor has it, as on a GPU; signed char as CUDA has it."""
@@ -67,12 +66,19 @@ def _machine_flags() -> tuple[str, ...]:
         match = re.search(r"^flags\s*:(.*)$", text, re.MULTILINE)
         present = set(match.group(1).split()) if match else set()
         wanted = [flag for flag in ("avx2", "fma", "bmi2", "f16c") if flag in present]
-        return (*(f"-m{flag}" for flag in wanted), "-fcf-protection=none")
+        moves = _UNALIGNED_MOVES if "avx2" in present and _assembles(_UNALIGNED_MOVES) else "-DKW_PACKED_VECTORS"
+        return (*(f"-m{flag}" for flag in wanted), "-fcf-protection=none", moves)
     return ("-fsigned-char",)
 
 
-def _flags(kind: Kind) -> tuple[str, ...]:
-    base = (
+_WATCHED = ("-fsanitize=thread,alignment", "--param=tsan-instrument-func-entry-exit=0")
+"""Every access to memory calls our runtime (ThreadSanitizer's instrumentation): the race check and the schedule that
+stands in for a GPU need to know. Costs less than a second compilation without it would."""
+
+
+@cache
+def _flags() -> tuple[str, ...]:
+    return (
         "-std=gnu++17",
         "-O1",
         "-g1",
@@ -92,15 +98,6 @@ def _flags(kind: Kind) -> tuple[str, ...]:
         "-fmax-errors=8",
         *_machine_flags(),
     )
-    if kind is Kind.RACES:
-        return (
-            *base,
-            "-DKW_RACES",
-            "-fsanitize=thread,alignment",
-            "--param=tsan-instrument-func-entry-exit=0",
-            "--param=tsan-distinguish-volatile=1",
-        )
-    return base
 
 
 @cache
@@ -114,7 +111,7 @@ def _fingerprint() -> str:
     """Hash of our headers and the compiler: names the toolchain's folder."""
     digest = hashlib.sha256()
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    digest.update(version.encode() + " ".join((*_flags(Kind.PLAIN), *_flags(Kind.RACES))).encode())
+    digest.update(version.encode() + " ".join((*_flags(), *_WATCHED)).encode())
     for path in sorted((INCLUDE / "kernelward").rglob("*")):
         if path.is_file():
             digest.update(path.name.encode() + path.read_bytes())
@@ -145,13 +142,13 @@ class Toolchain:
     """A prepared folder.
 
     Attributes:
-        folder: holds `<kind>/prefix.h.gch` and the runtime's objects.
+        folder: holds `headers/prefix.h.gch` and `objects/*.o`.
     """
 
     folder: Path
 
     @classmethod
-    def prepare(cls, root: Path | None = None, kinds: Sequence[Kind] = (Kind.PLAIN,)) -> "Toolchain":
+    def prepare(cls, root: Path | None = None) -> "Toolchain":
         """Make what is missing and return the toolchain. Safe to call from several processes at once.
 
         Raises:
@@ -159,7 +156,7 @@ class Toolchain:
         """
         folder = (root or default_folder()) / _fingerprint()
         folder.mkdir(parents=True, exist_ok=True)
-        for part in (_OBJECTS, *kinds):
+        for part in (_OBJECTS, _HEADERS):
             if (folder / part / "done").exists():
                 continue
             with (folder / f"{part}.lock").open("w") as lock:
@@ -168,18 +165,13 @@ class Toolchain:
                     _make(folder, part)
         return cls(folder)
 
-    def ready(self, kind: Kind) -> bool:
-        """Whether candidates can be built this way without further preparation."""
-        return (self.folder / kind / "done").exists()
-
-    def build(self, unit: Unit, directory: Path, kind: Kind = Kind.PLAIN, defines: Sequence[str] = ()) -> Path:
+    def build(self, unit: Unit, directory: Path, defines: Sequence[str] = ()) -> Path:
         """Compile and link a unit into `directory`; returns the shared library.
 
         Raises:
             CompileFailure: the compiler refuses the code, or takes longer than `BUILD_SECONDS`.
             ToolchainError: the compiler could not be started.
         """
-        home = self.folder / kind
         with tempfile.TemporaryDirectory(dir=directory, prefix="unit-") as work:
             source, library = Path(work) / "extension.cpp", Path(work) / "extension.so"
             for name, text in unit.headers.items():
@@ -189,10 +181,11 @@ class Toolchain:
             source.write_text(unit.text, encoding="utf-8", errors="replace")
             command = [
                 compiler(),
-                *_flags(kind),
+                *_flags(),
+                *_WATCHED,
                 *defines,
                 "-include",
-                str(home / _PREFIX),
+                str(self.folder / _HEADERS / _PREFIX),
                 "-I",
                 str(INCLUDE),
                 "-I",
@@ -207,7 +200,7 @@ class Toolchain:
             objects = sorted(str(path) for path in (self.folder / _OBJECTS).glob("*.o"))
             _compile([*link, str(Path(work) / "extension.o"), *objects], Path(work))
             number = len(list(directory.glob("extension-*.so")))
-            target = directory / f"extension-{number}-{kind}-{os.getpid()}.so"
+            target = directory / f"extension-{number}-{os.getpid()}.so"
             library.replace(target)
         return target
 
@@ -245,20 +238,20 @@ def _readable(stderr: str, work: Path) -> str:
 
 
 def _make(folder: Path, part: str) -> None:
-    """One part of a toolchain: the precompiled header of a kind, or the runtime's objects."""
+    """One part of a toolchain: the precompiled header, or the runtime's objects."""
     work = Path(tempfile.mkdtemp(dir=folder, prefix=f".{part}-"))
     try:
         jobs = []
         if part == _OBJECTS:
             for name in _RUNTIME:
                 target, source = work / (Path(name).stem + ".o"), INCLUDE / "kernelward" / name
-                flags = [flag for flag in _flags(Kind.PLAIN) if flag not in ("-O1", "-g1")]
+                flags = [flag for flag in _flags() if flag not in ("-O1", "-g1")]
                 jobs.append([*flags, "-O2", "-I", str(INCLUDE), "-c", str(source), "-o", str(target)])
         else:
             header = work / _PREFIX
             header.write_text(f'#include "{INCLUDE / _HEADER}"\n')
             jobs.append(
-                [*_flags(Kind(part)), "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]
+                [*_flags(), *_WATCHED, "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]
             )
         for job in jobs:
             done = subprocess.run([compiler(), *job], capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import torch.utils.cpp_extension as cpp_extension
 
 from ..sandbox.engine import CompileFailure, LoadContext, load_module
 from .emulator import PLAIN_VARIANT, RACE_VARIANT, STRICT_VARIANTS, EmulatedModule, Variant
-from .emulator_build import INCLUDE, Kind, Toolchain, default_folder
+from .emulator_build import INCLUDE, Toolchain, default_folder
 from .frontend import ExtensionSource, Interception, Unsupported
 from .pretend import pretend_cuda
 
@@ -29,7 +29,7 @@ class EmulatorEngine:
 
     def warm(self) -> None:
         """Import torch and make the toolchain (about ten seconds, once per machine and version)."""
-        self._toolchain = Toolchain.prepare(kinds=(Kind.PLAIN, Kind.RACES))
+        self._toolchain = Toolchain.prepare()
 
     def paths(self) -> list[Path]:
         """Headers and the toolchain: candidates' compilers read both."""

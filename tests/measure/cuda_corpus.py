@@ -3,7 +3,9 @@
     python tests/measure/cuda_corpus.py FOLDER ... --half even --stage build --out rows.jsonl
     python tests/measure/cuda_corpus.py FOLDER ... --half even --stage run --problems KernelBench --out rows.jsonl
 
-Candidates run in the sandbox only. Files are split in halves by the parity of their SHA-256: one to build on, one to
+Candidates run in the sandbox only. Rows are appended file by file, and files that `--out` has already are skipped, so
+a run that was cut short goes on where it stopped. A file whose runs need more than `--file-seconds` counts as too large
+for the emulator at this shape. Files are split in halves by the parity of their SHA-256: one to build on, one to
 measure on. Validity is what a real compiler recorded (`eval_results.json`, `raw_data.json` beside the files) and,
 without a record, NVRTC's opinion of the device code.
 """
@@ -51,6 +53,7 @@ class Row:
     cause: str = ""
     build_seconds: float = 0.0
     run: str = ""
+    shape: str = ""
     runs: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -168,8 +171,12 @@ def shrunken(problem: Problem) -> LoadedProblem:
     raise ValueError(f"{problem.id} runs at no small shape: {reason}")
 
 
-def judge(session: Any, problem: Problem, row: Row, strict: bool) -> None:
-    """Run at a shrunken shape under every variant and hold the outputs against the reference in float64."""
+def judge(session: Any, problem: Problem, row: Row, strict: bool, seconds: float) -> None:
+    """Run at a shrunken shape under every variant and hold the outputs against the reference in float64.
+
+    Args:
+        seconds: for all variants together; what is left out is no verdict (`too-large`).
+    """
     loaded = shrunken(problem)
     init = loaded.init_inputs(SEED, "cpu")
     model = loaded.build_model(init, SEED, "cpu")
@@ -184,28 +191,30 @@ def judge(session: Any, problem: Problem, row: Row, strict: bool) -> None:
         raise ValueError("the reference is zero at this shape")
     specs = [OutputSpec(tuple(o.shape), o.dtype) for o in outputs]
     session.build(init, {k: v.float() if v.is_floating_point() else v for k, v in model.state_dict().items()}, SEED)
+    row.shape = "; ".join(str(list(x.shape)) if isinstance(x, torch.Tensor) else str(x) for x in inputs)
     verdicts = set()
+    begun = time.perf_counter()
     for variant in variants(MODE, strict):
         started = time.perf_counter()
+        if started - begun > seconds:
+            row.run = "too-large"
+            return
         try:
             reply = session.run(inputs, specs, SEED, variant)
             err = max(float(_error(y, t)) for y, t in zip(reply.outputs, truths, strict=True))
             outcome = "ok" if err < 1e-3 else "value"
             findings = [f["code"] for f in reply.findings]
-            seconds = reply.seconds
+            row.cause = "; ".join(f"{f['code']}: {f['message']}" for f in reply.findings)[:900] or row.cause
+            took = reply.seconds
         except ChildFailure as failure:
-            outcome, err, findings, seconds = (
-                f"{failure.kind}:{failure.reason}",
-                None,
-                [],
-                time.perf_counter() - started,
-            )
+            outcome, err, findings = f"{failure.kind}:{failure.reason}", None, []
+            took = time.perf_counter() - started
             row.cause = failure.message[:600]
             if not failure.alive:
                 row.runs.append({"outcome": outcome})
                 verdicts.add(outcome)
                 break
-        row.runs.append({"outcome": outcome, "err": err, "findings": findings, "ms": 1000 * seconds})
+        row.runs.append({"outcome": outcome, "err": err, "findings": findings, "ms": 1000 * took})
         verdicts.add(outcome)
     row.run = verdicts.pop() if len(verdicts) == 1 else "mixed: " + ", ".join(sorted(verdicts))
 
@@ -234,9 +243,11 @@ def measure(zygote: Zygote, path: Path, row: Row, arguments: argparse.Namespace)
             return
         finally:
             row.build_seconds = time.perf_counter() - started
-        if arguments.stage == "run" and row.problem is not None:
+        level = re.search(r"\bl(?:evel)?(\d)[/_]", row.problem or "")
+        if arguments.stage == "run" and row.problem is not None and level and level.group(1) in arguments.levels:
             try:
-                judge(session, find_problem(row.problem, arguments.problems), row, not arguments.plain)
+                problem = find_problem(row.problem, arguments.problems)
+                judge(session, problem, row, not arguments.plain, arguments.file_seconds)
             except ChildFailure as failure:
                 row.run, row.cause = f"{failure.kind}:{failure.reason}", failure.message[:600]
             except Exception as error:  # a problem that cannot be shrunk is not the candidate's fault
@@ -256,7 +267,8 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=10**9)
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--levels", default="123", help="levels to measure; level 3 takes minutes to shrink")
+    parser.add_argument("--file-seconds", type=float, default=40.0)
+    parser.add_argument("--levels", default="12", help="levels to run; level 3 takes minutes to shrink")
     parser.add_argument("--match", default="")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -265,6 +277,10 @@ def main() -> None:
     for folder in arguments.folders:
         known |= records(folder)
     rows: list[Row] = []
+    done: set[str] = set()
+    if arguments.out and arguments.out.exists():
+        rows = [Row(**json.loads(line)) for line in arguments.out.read_text().splitlines()]
+        done = {row.sha for row in rows}
     with Zygote(MODE) as zygote:
         for index, (path, sha) in enumerate(files(arguments.folders, arguments.half)):
             problem, compiled, recorded = known.get(str(path), (None, None, None))
@@ -272,10 +288,8 @@ def main() -> None:
                 index % arguments.every
                 or (arguments.recorded_only and not recorded)
                 or arguments.match not in str(path)
+                or sha in done
             ):
-                continue
-            level = re.search(r"\bl(?:evel)?(\d)[/_]", problem or "")
-            if level is not None and level.group(1) not in arguments.levels:
                 continue
             row = Row(str(path), sha, problem, recorded, compiled)
             measure(zygote, path, row, arguments)

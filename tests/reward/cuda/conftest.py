@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from kernelward.reward.cuda.emulator_build import Kind, Toolchain
+from kernelward.reward.cuda.emulator_build import Toolchain
 
 
 @pytest.fixture(scope="session")
 def toolchain() -> Toolchain:
-    """Ready to build both kinds."""
+    """Ready to build."""
     torch.set_num_threads(1)
-    return Toolchain.prepare(kinds=(Kind.PLAIN, Kind.RACES))
+    return Toolchain.prepare()

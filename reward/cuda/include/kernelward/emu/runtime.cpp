@@ -81,6 +81,7 @@ namespace kw {
 namespace emu {
 
 Runtime rt;
+Watch watch = Watch::kNothing;
 uint64_t block_serial = 1;
 
 static uint64_t draw() {  // splitmix64
@@ -146,7 +147,7 @@ static void reset_fibers() {
   }
 }
 
-__attribute__((noinline)) static void suspend() {
+__attribute__((noinline)) void suspend() {
   rt.switches++;
   Fiber* f = rt.fiber;
   int t = rt.current;
@@ -157,7 +158,7 @@ __attribute__((noinline)) static void suspend() {
   rt.spins = 0;
 }
 
-static void resume(Fiber* f) {
+void resume(Fiber* f) {
   rt.fiber = f;
   kw_switch(&rt.main_sp, f->sp);
 }
@@ -223,11 +224,15 @@ static Meeting meet_in(Group& g, const void* value, size_t bytes) {
 }
 
 Meeting meet(unsigned mask, const void* value, size_t bytes) {
+  if (watch == Watch::kTime) timed_place(__builtin_return_address(0));
   if (!(mask >> lane() & 1)) fail(719, "warp-mask", "a warp-level operation whose mask does not name the calling lane");
   return meet_in(group_of(rt.warp[rt.current >> 5], mask, false), value, bytes);
 }
 
-unsigned converged_lanes() { return meet_in(group_of(rt.warp[rt.current >> 5], ~0u, true), nullptr, 0).present; }
+unsigned converged_lanes() {
+  if (watch == Watch::kTime) timed_place(__builtin_return_address(0));
+  return meet_in(group_of(rt.warp[rt.current >> 5], ~0u, true), nullptr, 0).present;
+}
 
 // ---- asynchronous copies
 
@@ -258,6 +263,7 @@ void wait_copies(unsigned newest_left) {
 // ---- barriers
 
 void barrier(int line) {
+  if (watch == Watch::kTime) timed_place(__builtin_return_address(0));
   int t = rt.current;
   rt.wait[t] = Wait::kBarrier;
   rt.line[t] = line;
@@ -289,6 +295,7 @@ static void release_barrier() {
   rt.counted = rt.votes;
   rt.votes = 0;
   if (rt.variant.races) race_barrier();
+  if (watch == Watch::kTime) timed_barrier();
 }
 
 constexpr uint64_t kIdle = 4000000;
@@ -297,6 +304,7 @@ static void yield(uint64_t weight) {
   if (!rt.inside) return;
   if ((rt.idle += weight) > kIdle) fail(702, "deadlock", "deadlock: threads wait in a loop for what no thread of their block does");
   rt.wait[rt.current] = Wait::kReady;
+  if (watch == Watch::kTime) timed_pause();
   suspend();
 }
 
@@ -306,6 +314,7 @@ void fence() { if (rt.variant.races) race_fence(); }
 
 KW_UNTRACKED void atomic_access(const volatile void* address, size_t bytes) {
   if (rt.variant.races) race_atomic(const_cast<const void*>(address), bytes, __builtin_return_address(0));
+  if (watch == Watch::kTime) timed_access(uintptr_t(address), __builtin_return_address(0), true);
   // A thread that does nothing but atomics may be spinning on a lock another one holds.
   if (++rt.spins % 512 == 0) yield(8);
 }
@@ -433,7 +442,7 @@ static bool sweep(int first, int last) {
   return progress;
 }
 
-static bool start_until(int limit) {
+bool start_until(int limit) {
   bool progress = false;
   rt.limit = limit;
   while (rt.next < limit && !rt.sticky_error) { progress = true; resume(take_fiber()); }
@@ -468,11 +477,14 @@ static void run_block() {
   poison(rt.dynamic, rt.dynamic_bytes);
   if (rt.variant.races) { race_block_begin(); race_shared(rt.dynamic, rt.dynamic_bytes); }
   for (SharedGlobal* g : shared_globals()) enter_shared(*g->area, g->bytes, g->name);
-  bool greedy = rt.variant.order >= kGreedyWarp;
-  if (!greedy) start_until(rt.threads);
+  bool timed = rt.variant.order == kTimed, greedy = rt.variant.order == kGreedyWarp || rt.variant.order == kGreedyReversed;
+  if (timed) timed_block();
+  else if (!greedy) start_until(rt.threads);
   while (rt.alive > 0 && !rt.sticky_error) {
     bool progress = false;
-    if (greedy) {
+    if (timed) {
+      progress = timed_sweep();
+    } else if (greedy) {
       for (int w = 0; w < rt.warps && !rt.sticky_error; w++) {
         int first = w * 32, last = std::min(rt.threads, first + 32);
         if (rt.variant.order == kGreedyReversed) {  // the ragged warp comes first
@@ -638,6 +650,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
   }
   for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_NONE);
   rt.inside = true;
+  watch = rt.variant.races ? Watch::kRaces : rt.variant.order == kTimed ? Watch::kTime : Watch::kNothing;
   for (uint64_t i = 0; i < blocks && !rt.sticky_error; i++) {
     uint64_t b = backwards ? blocks - 1 - i : random ? uint64_t((__uint128_t(i) * step + start) % blocks) : i;
     blockIdx = {unsigned(b % c.grid.x), unsigned(b / c.grid.x % c.grid.y), unsigned(b / c.grid.x / c.grid.y)};
@@ -645,6 +658,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     run_block();
   }
   rt.inside = false;
+  watch = Watch::kNothing;
   for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_READ | PROT_WRITE);
   if (rt.sticky_error) reset_fibers();
 }

@@ -13,7 +13,7 @@ constexpr int kMaxThreads = 1024, kMaxWarps = 32;
 constexpr size_t kStack = 128 * 1024, kPage = 4096, kScratch = 16384;
 constexpr size_t kMaxDynamicShared = 232448, kDefaultShared = 49152;
 
-enum Order : int { kAscending = 0, kReversed = 1, kRandomThreads = 2, kRandomWarps = 3, kGreedyWarp = 4, kGreedyReversed = 5 };
+enum Order : int { kAscending = 0, kReversed = 1, kRandomThreads = 2, kRandomWarps = 3, kGreedyWarp = 4, kGreedyReversed = 5, kTimed = 6 };
 enum class Wait : unsigned char { kNew, kReady, kBarrier, kWarp, kDone };
 
 // How the next calls run; mirrored by emulator.py.
@@ -21,7 +21,7 @@ struct Variant {
   int32_t order;
   int32_t poison;     // byte written to fresh shared memory; -1: plain mode (zeros, no canaries, no findings but errors)
   int32_t placement;  // of dynamic shared memory: 0 ends at a guard page, 1 begins after one
-  int32_t races;      // 1: record accesses (needs the instrumented build)
+  int32_t races;      // 1: record accesses
   uint64_t seed;
 };
 
@@ -98,6 +98,21 @@ struct Runtime {
   std::vector<std::pair<char*, size_t>> host_pages;   // CPU memory: out of reach while a kernel runs
 };
 extern Runtime rt;
+
+// What instrumented accesses are reported for, while a kernel runs.
+enum class Watch : int { kNothing, kRaces, kTime };
+extern Watch watch;
+
+void suspend();
+void resume(Fiber* f);
+bool start_until(int limit);
+// The schedule of timed.cpp: starts a block's threads; runs what can run; notes where a thread waits or what it accesses.
+void timed_block();
+bool timed_sweep();
+void timed_barrier();
+void timed_place(void* pc);
+void timed_pause();
+void timed_access(uintptr_t address, void* pc, bool store);
 
 std::string code_address(void* pc);
 void note(const char* kind, const std::string& message);

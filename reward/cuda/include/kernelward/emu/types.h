@@ -27,12 +27,12 @@
 #define __CUDA_ALIGN__(N) __attribute__((aligned(N)))
 // The standard library spells attributes `__noinline__` and `__inline__`, so these two stay what they are.
 
-// Vector types have CUDA's alignment only in the build that checks it; elsewhere tensors may be placed at odd addresses,
-// so that they end exactly at a guard page.
-#ifdef KW_RACES
-#define KW_VECTOR_ALIGN(N) __attribute__((aligned(N)))
-#else
+// Vector types have CUDA's alignment, though tensors may lie at odd addresses, so that they end exactly at a guard page:
+// the assembler makes unaligned moves of aligned ones. Where it cannot, alignment is not checked.
+#ifdef KW_PACKED_VECTORS
 #define KW_VECTOR_ALIGN(N)
+#else
+#define KW_VECTOR_ALIGN(N) __attribute__((aligned(N)))
 #endif
 
 #define KW_VECTOR(NAME, T, A2, A4)                                                              \
