@@ -108,8 +108,7 @@ def is_bound_check(tree: CudaTree, node: Node) -> bool:
     node = node.bare
     if node.type != "binary_expression" or node.operator not in COMPARISONS or not node.has("left", "right"):
         return False
-    sides = [type_of(tree, node.at("left")), type_of(tree, node.at("right"))]
-    return "int" in sides and not {"float", "double", "half", "pointer", "vector"} & set(sides)
+    return {type_of(tree, node.at("left")), type_of(tree, node.at("right"))} <= {"int", "?"}
 
 
 def is_guard(tree: CudaTree, node: Node) -> bool:
@@ -317,3 +316,9 @@ def has_effects(node: Node) -> bool:
     return any(node.find("assignment_expression", "update_expression")) or any(
         call_name(call).startswith(("atomic", "__shfl", "__sync")) for call in node.find("call_expression")
     )
+
+
+def excerpt(node: Node, length: int = 60) -> str:
+    """An expression on one line, shortened, for descriptions of sites."""
+    text = " ".join(node.text.split())
+    return text if len(text) <= length else text[: length - 3] + "..."
