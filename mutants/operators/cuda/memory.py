@@ -1,7 +1,7 @@
 """Memory on CUDA: vector accesses, alignment, widths of offsets, caches, and memory that nobody has set."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from ...cuda import CudaTree, Function
 from ...cuda_roles import excerpt, is_accumulator
