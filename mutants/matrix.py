@@ -367,8 +367,8 @@ class Matrix:
             (mutant,),
         )
         return [
-            Cell(*row[:6], errs=unpack_errs(row[6]), margin=math.nan if row[7] is None else row[7], seconds=row[8])
-            for row in rows
+            Cell(m, e, env, variant, seeds, outcome, unpack_errs(errs), math.nan if margin is None else margin, seconds)
+            for m, e, env, variant, seeds, outcome, errs, margin, seconds in rows
         ]
 
     def rows(
