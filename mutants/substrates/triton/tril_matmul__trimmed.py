@@ -25,7 +25,7 @@ def tril_kernel(a_ptr, b_ptr, c_ptr, N, TILE: tl.constexpr):
             b_ptr + inner[:, None] * N + columns[None, :], mask=(inner[:, None] < N) & (columns[None, :] < N), other=0.0
         )
         acc += tl.dot(a, b, input_precision="ieee")
-    acc = tl.where(rows[:, None] >= columns[None, :], acc, 0.0)
+    acc = tl.where(columns[None, :] <= rows[:, None], acc, 0.0)
     tl.store(c_ptr + rows[:, None] * N + columns[None, :], acc, mask=(rows[:, None] < N) & (columns[None, :] < N))
 
 
