@@ -547,7 +547,7 @@ OPERATORS = (
         family="boundary",
         backend="cuda",
         summary="An `if` takes the other branch.",
-        escapes="Outputs are so small that leaving them unwritten passes, or the branch is for a case that never occurs.",
+        escapes="Outputs are so small that leaving them unwritten passes, or the case never occurs.",
         examples=(Example("if (t < s) a[t] += a[t + s];", "if (!(t < s)) a[t] += a[t + s];"),),
         find=_negate_condition,
     ),
