@@ -115,7 +115,9 @@ class CudaTree:
 
     @classmethod
     def of_snippet(cls, code: str) -> "CudaTree":
-        """A tree whose file is bare C++: whole functions, or statements of a kernel."""
+        """A tree whose file is a model in Python, or bare C++: whole functions, or statements of a kernel."""
+        if "class ModelNew" in code:
+            return cls(code)
         if "__global__" in code or "__device__" in code or "Tensor" in code:
             return cls(code, (plain_text(code),))
         return cls(code, (plain_text(code, "__global__ void kernel() {\n", "\n}\n"),))
