@@ -73,7 +73,8 @@ class CompileEngine(TorchEngine):
         def build(extension: ExtensionSource) -> RecordedModule:
             extensions.append(extension)
             try:
-                self._compiled.append(self._compile(extension, context.directory))
+                with context.compiling():
+                    self._compiled.append(self._compile(extension, context.directory))
             except CompileFailure as problem:
                 sources = (*extension.cpp, *extension.cuda)
                 message = point_into(str(problem), sources, extension.labels, source)

@@ -46,7 +46,8 @@ class EmulatorEngine:
         modules = self._modules
 
         def build(extension: ExtensionSource) -> EmulatedModule:
-            module = EmulatedModule.create(extension, toolchain, context.directory)
+            with context.compiling():
+                module = EmulatedModule.create(extension, toolchain, context.directory)
             module.configure(self._variant)
             modules.append(module)
             return module

@@ -10,7 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,7 @@ class CudaEngine:
         self._driver: Driver | None = None
         self._modules: list[GpuModule] = []
         self._paths: list[str] = []
-        self._directory = Path()
+        self._context = LoadContext(Path(), "cuda")
 
     def warm(self) -> None:
         """Import torch, load NVRTC, prepare the host compiler (once per machine) and start the workshop."""
@@ -96,7 +96,7 @@ class CudaEngine:
         """
         import torch.utils.cpp_extension as cpp_extension
 
-        self._modules, self._paths, self._directory = [], [], context.directory
+        self._modules, self._paths, self._context = [], [], context
         self.name = "nvrtc"
         self._client = self._start(context)
         failures: list[CompileFailure] = []
@@ -139,7 +139,8 @@ class CudaEngine:
     def _build(self, extension: ExtensionSource) -> Any:
         assert self._client is not None
         client = self._client
-        built = client.build(extension)
+        with self._context.compiling():
+            built = client.build(extension)
         if built.path == "nvrtc":
             try:
                 return self._fast(extension, built, client)
@@ -149,12 +150,14 @@ class CudaEngine:
 
     def _slow(self, extension: ExtensionSource, gap: Unsupported) -> Any:
         assert self._client is not None
-        return self._imported(extension, self._client.slow(extension, f"{gap.feature}: {gap.message}"))
+        with self._context.compiling():
+            built = self._client.slow(extension, f"{gap.feature}: {gap.message}")
+        return self._imported(extension, built)
 
     def _imported(self, extension: ExtensionSource, built: Built) -> Any:
         self._paths.append(f"{extension.name}: load-inline ({built.why})")
         self.name = "load-inline"
-        return import_extension(built, self._directory)
+        return import_extension(built, self._context.directory)
 
     def _fast(self, extension: ExtensionSource, built: Built, client: BuilderClient) -> GpuModule:
         if self._driver is None:
@@ -162,11 +165,16 @@ class CudaEngine:
                 self._driver = CudaDriver()
             except OSError as error:
                 raise CompileFailure("unsupported", f"no CUDA driver on this machine: {error}") from None
+
+        def more(names: Sequence[str]) -> Built:
+            with self._context.compiling():
+                return client.more(extension, names)
+
         module = GpuModule(
             built,
-            self._directory,
+            self._context.directory,
             self._driver,
-            more=lambda names: client.more(extension, names),
+            more=more,
             replace=lambda gap: self._slow(extension, gap),
         )
         self._modules.append(module)

@@ -10,8 +10,9 @@ import dataclasses
 import mmap
 import os
 import socket
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,8 @@ class Child:
     factory: Any = None
     model: Any = None
     staged: list[tuple[Any, ...]] = field(default_factory=list)
+    compilers: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)  # frames are sent whole; counts `compilers`
 
     def serve(self) -> None:
         """Answer requests until the judge closes the channel."""
@@ -161,7 +164,23 @@ class Child:
             except BaseException as error:
                 reply = {"id": request["id"], "ok": False, "findings": self.engine.findings()} | failure(error)
             del fds
-            send_frame(self.channel, reply)
+            with self.lock:
+                send_frame(self.channel, reply)
+
+    @contextlib.contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Tell the judge when the first of our compilers begins and when the last has ended."""
+        self._count(1)
+        try:
+            yield
+        finally:
+            self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self.lock:
+            before, self.compilers = self.compilers, self.compilers + more
+            if (before == 0) != (self.compilers == 0):
+                send_frame(self.channel, {"compiling": self.compilers > 0})
 
     def load(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Import the candidate's source, which arrives in a memfd."""
@@ -170,7 +189,7 @@ class Child:
         options = request["options"]
         torch.backends.cuda.matmul.allow_tf32 = options.get("matmul_tf32", False)  # by default as torch has them
         torch.backends.cudnn.allow_tf32 = options.get("cudnn_tf32", True)
-        context = dataclasses.replace(self.context, options=options)
+        context = dataclasses.replace(self.context, options=options, compiling=self.compiling)
         self.factory = self.engine.load(source, context)
         compiled = getattr(self.engine, "compiled", list)
         return {"engine": self.engine.name, "compiled": compiled()}

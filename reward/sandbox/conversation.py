@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from . import process
@@ -18,10 +19,39 @@ END_S = 10.0
 GONE_S = 2.0
 
 
-class Conversation:
-    """Two sockets: `channel` to the child, whose words are claims, and `control` to its supervisor, which is ours."""
+@dataclass(slots=True)
+class Clock:
+    """When a call is over: two clocks of which one runs, the candidate's own and that of its compilers.
 
-    def __init__(self, control: socket.socket, channel: socket.socket) -> None:
+    Attributes:
+        deadline: of the one that runs, on `time.monotonic`.
+        left: seconds of the one that stands.
+        compiling: which one runs.
+    """
+
+    deadline: float
+    left: float = 0.0
+    compiling: bool = False
+
+    def switch(self, compiling: bool) -> None:
+        """Let the other one run, if it does not yet."""
+        if compiling != self.compiling:
+            now = time.monotonic()
+            self.deadline, self.left = now + self.left, self.deadline - now
+            self.compiling = compiling
+
+    def compilers_left(self) -> float:
+        """Seconds that compilers may still take."""
+        return max(0.0, self.deadline - time.monotonic() if self.compiling else self.left)
+
+
+class Conversation:
+    """Two sockets: `channel` to the child, whose words are claims, and `control` to its supervisor, which is ours.
+
+    The child says when compilers of ours work for it. A lie about that gains it no more than `compile_s`, once.
+    """
+
+    def __init__(self, control: socket.socket, channel: socket.socket, compile_s: float = 0.0) -> None:
         self._control = control
         self._channel = channel
         self._control.setblocking(False)
@@ -31,6 +61,7 @@ class Conversation:
         self._pidfd = -1
         self._output: str | None = None
         self._exit: dict[str, Any] | None = None
+        self._compile_s = self._compile_left = compile_s
         self.closed = False
 
     def hello(self) -> None:
@@ -40,7 +71,7 @@ class Conversation:
             ChildFailure: `infra_error`: it was never there.
         """
         try:
-            self._await_reply("spawn", 0, time.monotonic() + SPAWN_S)
+            self._await_reply("spawn", 0, Clock(time.monotonic() + SPAWN_S), SPAWN_S)
         except ChildFailure as failure:
             self.close()
             said = failure.output.strip().splitlines()[-1:]  # the last line of a traceback names the fault
@@ -56,7 +87,7 @@ class Conversation:
         if self.closed:
             raise ChildFailure("infra_error", "closed", "the session has ended", phase)
         self._calls += 1
-        deadline = time.monotonic() + seconds
+        clock = Clock(time.monotonic() + seconds, self._compile_left)
         try:
             self._channel.settimeout(max(0.05, seconds))
             send_frame(self._channel, message | {"id": self._calls}, fds)
@@ -65,24 +96,34 @@ class Conversation:
             raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase)) from None
         except OSError:
             raise self._fail(self._gone(phase)) from None
-        return self._await_reply(phase, self._calls, deadline, seconds)
+        try:
+            return self._await_reply(phase, self._calls, clock, seconds)
+        finally:
+            self._compile_left = clock.compilers_left()
 
-    def _await_reply(self, phase: Phase, number: int, deadline: float, seconds: float = SPAWN_S) -> dict[str, Any]:
+    def _await_reply(self, phase: Phase, number: int, clock: Clock, seconds: float) -> dict[str, Any]:
         fds = [self._channel.fileno(), self._control.fileno()]
         while True:
             try:
                 reply = self._reader.poll()
             except WireError as error:
                 raise self._fail(ChildFailure("rejected", "protocol", str(error), phase)) from None
-            if reply is not None:
+            if reply is not None and type(reply.get("compiling")) is bool:
+                clock.switch(reply["compiling"])
+            elif reply is not None:
                 if type(reply.get("id")) is not int or reply["id"] != number:
                     raise self._fail(ChildFailure("rejected", "protocol", "an answer that was not asked for", phase))
                 return reply
             if self._reader.closed or self._exit is not None:
                 raise self._fail(self._gone(phase))
-            ready = process.wait_readable(fds, deadline)
-            if not ready:
-                raise self._fail(ChildFailure("timeout", phase, f"no answer within {seconds:g} s", phase))
+            ready = process.wait_readable(fds, clock.deadline)
+            if not ready or time.monotonic() > clock.deadline:
+                limit = (
+                    f"compilers took more than {self._compile_s:g} s"
+                    if clock.compiling
+                    else f"no answer within {seconds:g} s"
+                )
+                raise self._fail(ChildFailure("timeout", phase, limit, phase))
             if self._control.fileno() in ready:
                 self._take_events()
 

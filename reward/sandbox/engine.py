@@ -1,9 +1,11 @@
 """The seam between the child and a way of running candidates (torch, Triton, CUDA on a GPU or an emulator)."""
 
+import contextlib
 import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,11 +32,13 @@ class LoadContext:
         directory: the candidate's temporary directory, the only place it may write.
         device: the torch device string that the candidate will run on.
         options: what the judge passed to `ChildSession.load`, for engines that need more (a compile cache, an arch).
+        compiling: a context in which a compiler works for the candidate: the judge's other clock runs meanwhile.
     """
 
     directory: Path
     device: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    compiling: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
 
 
 class Engine(Protocol):

@@ -196,7 +196,7 @@ class ChildSession:
         self.mode = mode
         self.device = device
         self.limits = limits
-        self._talk = Conversation(control, channel)
+        self._talk = Conversation(control, channel, limits.compiling(mode))
 
     def hello(self) -> None:
         """Wait until the child is there.

@@ -37,6 +37,8 @@ from kernelward.suites.problem import LoadedProblem, Problem, find_problem, load
 
 MODE = "cuda-emulator"
 SEED = 7
+MAX_ELEMENTS = 1 << 20
+SHRINK_S = 10  # CPU seconds for finding a small shape that a problem runs at
 
 
 @dataclass
@@ -150,8 +152,16 @@ def device_validity(text: str) -> str:
 
 @cache
 def shrunken(problem: Problem) -> LoadedProblem:
-    """The problem with its integer constants halved until they are small: shapes change, divisibility mostly stays."""
+    """The problem with its integer constants halved until they are small: shapes change, divisibility mostly stays.
+
+    Raises:
+        ValueError: it runs at no small shape, or not within `SHRINK_S`.
+    """
+    deadline = time.process_time() + SHRINK_S
+    reason: Exception | None = None
     for limit in (12, 24, 48, 96, 160, 512):
+        if time.process_time() > deadline:
+            break
         changes = {}
         for name, value in problem.constants.items():
             small = value
@@ -163,8 +173,11 @@ def shrunken(problem: Problem) -> LoadedProblem:
             loaded = load_problem(problem, changes)
             init = loaded.init_inputs(SEED, "cpu")
             model = loaded.build_model(init, SEED, "cpu")
+            inputs = loaded.own_draw(SEED, "cpu")
+            if sum(x.numel() for x in inputs if isinstance(x, torch.Tensor)) > MAX_ELEMENTS:
+                raise ValueError("too large for the emulator")
             with torch.no_grad():
-                model(*loaded.own_draw(SEED, "cpu"))
+                model(*inputs)
             return loaded
         except Exception as error:  # this limit breaks a shape the model relies on
             reason = error
