@@ -1,4 +1,4 @@
-"""The Python around a candidate's kernels, as operators see it: `ModelNew` and what stands beside it, with positions."""
+"""The Python around a candidate's kernels, as operators see it: `ModelNew`, its methods, and positions in the file."""
 
 import ast
 import warnings

@@ -27,8 +27,10 @@ def _method_calls(host: HostPython, *names: str) -> Iterator[tuple[ast.Call, ast
 
 
 def _contiguous_drop(host: HostPython) -> Iterator[Site]:
-    for call, function in _method_calls(host, "contiguous"):
-        yield host.site(f"`{host.text(call)}` -> `{host.text(function.value)}`", (call, host.text(function.value)))
+    """One site per candidate: what one call misses, all of them miss."""
+    found = [(call, host.text(function.value)) for call, function in _method_calls(host, "contiguous")]
+    if found and not any(".contiguous" in text for _, text in found):
+        yield host.site("no tensor is made contiguous", *found)
 
 
 def _transpose_drop(host: HostPython) -> Iterator[Site]:
