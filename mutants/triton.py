@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from .mutant import Edit, Site
 
@@ -17,6 +18,8 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 _BLANK_OR_COMMENT = re.compile(r"(?:\s|#[^\r\n]*|\\\r?\n)*")
 _ATOMS = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript, ast.Tuple, ast.List, ast.Dict)
 _LOOPS = (ast.For, ast.While)
+
+N = TypeVar("N", bound=ast.AST)
 
 Change = tuple[ast.AST | tuple[int, int], str]
 """A node, or the offsets `start, end`, and the text that takes its place."""
@@ -54,9 +57,11 @@ class Kernel:
         """The function's name."""
         return self.node.name
 
-    def of(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
+    def of(self, *kinds: type[N]) -> Iterator[N]:
         """Nodes of these kinds."""
-        return (node for node in self.nodes if isinstance(node, kinds))
+        for node in self.nodes:
+            if isinstance(node, kinds):
+                yield node
 
 
 @dataclass(frozen=True)

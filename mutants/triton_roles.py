@@ -97,7 +97,7 @@ class Roles:
         for call in self._tree.calls(self.kernel, *MEMORY):
             nodes += call.args[:1]
             nodes += [mask for mask in (mask_of(self._tree, call),) if mask is not None]
-        nodes += [loop.iter for loop in self.kernel.of(ast.For)]  # type: ignore[attr-defined]
+        nodes += [loop.iter for loop in self.kernel.of(ast.For)]
         names: set[str] = set()
         while nodes:
             for node in ast.walk(nodes.pop()):
@@ -112,8 +112,8 @@ class Roles:
     def _find_whole(self) -> set[str]:
         names = {*self.constexprs, *self.sizes}
         for loop in self.kernel.of(ast.For):
-            if isinstance(loop.target, ast.Name):  # type: ignore[attr-defined]
-                names.add(loop.target.id)  # type: ignore[attr-defined]
+            if isinstance(loop.target, ast.Name):
+                names.add(loop.target.id)
         candidates = set(self._assigned) - names
         # The largest consistent set: a name that is advanced from itself is whole if the rest of it is.
         names |= candidates

@@ -22,7 +22,6 @@ def _swap(tree: TritonTree, old: type[ast.operator], new: str, whole: str | None
     """
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if not isinstance(node.op, old) or roles.is_pointer(node.left):
                 continue
             text = whole if whole and roles.is_whole(node) else new
@@ -79,7 +78,6 @@ def _div2mul(tree: TritonTree) -> Iterator[Site]:
 def _mul2plus(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Mult):
                 yield tree.replace(node, f"({tree.operand(node.left)} + {tree.operand(node.right)})")
 

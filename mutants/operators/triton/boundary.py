@@ -104,7 +104,6 @@ def _block_check_drop(tree: TritonTree) -> Iterator[Site]:
 def _mask_part_drop(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.BitAnd):
                 yield tree.replace(node, tree.operand(node.right))
                 yield tree.replace(node, tree.operand(node.left))
@@ -119,7 +118,6 @@ def _mask_part_drop(tree: TritonTree) -> Iterator[Site]:
 def _and2or(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.BitAnd):
                 place = tree.operator_span(node.left, node.right, "&")
                 yield tree.site(node, f"`&` -> `|` in `{tree.brief(node)}`", (place, "|"))
@@ -128,7 +126,6 @@ def _and2or(tree: TritonTree) -> Iterator[Site]:
 def _compare(tree: TritonTree, old: type[ast.cmpop], new: str) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.Compare):
-            assert isinstance(node, ast.Compare)
             if len(node.ops) == 1 and isinstance(node.ops[0], old):
                 place = tree.operator_span(node.left, node.comparators[0], _COMPARISONS[old])
                 yield tree.site(node, f"`{_COMPARISONS[old]}` -> `{new}` in `{tree.brief(node)}`", (place, new))
@@ -179,7 +176,6 @@ def _lt2gt(tree: TritonTree) -> Iterator[Site]:
 def _bounds(roles: Roles) -> Iterator[ast.Compare]:
     """Comparisons of an index with a size."""
     for node in roles.kernel.of(ast.Compare):
-        assert isinstance(node, ast.Compare)
         if len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt) and roles.is_whole(node.comparators[0]):
             yield node
 
@@ -282,7 +278,7 @@ def _where_mask_drop(tree: TritonTree) -> Iterator[Site]:
 def _ranges(tree: TritonTree) -> Iterator[tuple[Roles, ast.Call]]:
     for kernel, roles in each(tree):
         for loop in kernel.of(ast.For):
-            call = loop.iter  # type: ignore[attr-defined]
+            call = loop.iter
             if not (isinstance(call, ast.Call) and 1 <= len(call.args) <= 3):
                 continue
             plain = isinstance(call.func, ast.Name) and call.func.id == "range"
@@ -354,7 +350,6 @@ def _loop_step(tree: TritonTree) -> Iterator[Site]:
 def _ceil2floor(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for call in kernel.of(ast.Call):
-            assert isinstance(call, ast.Call)
             if tree.is_cdiv(call):
                 yield tree.replace(call, f"(({tree.text(call.args[0])}) // ({tree.text(call.args[1])}))")
 

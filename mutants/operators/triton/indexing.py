@@ -67,7 +67,6 @@ def _others(name: str, names: Sequence[str], limit: int = 2) -> list[str]:
 def _index_parts(tree: TritonTree, roles: Roles) -> Iterator[ast.BinOp]:
     """Products, quotients and remainders of whole numbers."""
     for node in roles.kernel.of(ast.BinOp):
-        assert isinstance(node, ast.BinOp)
         if isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Mod)) and roles.is_whole(node):
             yield node
 
@@ -84,7 +83,6 @@ def _index_parts(tree: TritonTree, roles: Roles) -> Iterator[ast.BinOp]:
 def _stride_swap(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.Name):
-            assert isinstance(node, ast.Name)
             for other in _others(node.id, roles.strides, limit=1):
                 yield tree.replace(node, other)
 
@@ -117,7 +115,6 @@ def _size_swap(tree: TritonTree) -> Iterator[Site]:
 def _div_mod_swap(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, (ast.Mod, ast.FloorDiv)):
                 old, new = ("%", "//") if isinstance(node.op, ast.Mod) else ("//", "%")
                 place = tree.operator_span(node.left, node.right, old)
@@ -163,7 +160,6 @@ def _store_offset(tree: TritonTree) -> Iterator[Site]:
 def _pointer_swap(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.Name):
-            assert isinstance(node, ast.Name)
             if isinstance(node.ctx, ast.Load) and node.id not in roles.stored:
                 inputs = [name for name in roles.loaded if name not in roles.stored]
                 for other in _others(node.id, inputs):
@@ -181,7 +177,6 @@ def _pointer_swap(tree: TritonTree) -> Iterator[Site]:
 def _block_stride_short(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if not isinstance(node.op, ast.Mult):
                 continue
             for place, block in ((node.left, node.right), (node.right, node.left)):
@@ -210,7 +205,7 @@ def _index_swap(tree: TritonTree) -> Iterator[Site]:
                 for inner in ast.walk(node)
                 if isinstance(inner, ast.Subscript) and isinstance(inner.value, ast.Name) and roles.is_whole(inner)
             ]
-            if isinstance(node.op, ast.Add) and len(names) == 2:  # type: ignore[attr-defined]
+            if isinstance(node.op, ast.Add) and len(names) == 2:
                 first, second = sorted(names, key=tree.span)
                 if tree.text(first) != tree.text(second):
                     detail = f"`{tree.text(first)}` <-> `{tree.text(second)}` in `{tree.brief(node)}`"
@@ -226,7 +221,6 @@ def _index_swap(tree: TritonTree) -> Iterator[Site]:
 def _broadcast_axis(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.Subscript):
-            assert isinstance(node, ast.Subscript)
             flipped = {"[:,None]": "[None, :]", "[None,:]": "[:, None]"}
             start, end = tree.span(node.value)[1], tree.span(node)[1]
             index = "".join(tree.source[start:end].split())

@@ -20,10 +20,11 @@ rule = Rules("memory")
 def _offset_int32(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for call in kernel.of(ast.Call):
-            assert isinstance(call, ast.Call)
-            if isinstance(call.func, ast.Attribute) and call.func.attr == "to" and call.args:
-                if tree.text(call.args[0]).endswith("int64") and not _stored(tree, call):
-                    yield tree.replace(call, tree.text(call.func.value))
+            method = call.func
+            if not (isinstance(method, ast.Attribute) and method.attr == "to" and len(call.args) == 1):
+                continue
+            if tree.text(call.args[0]).endswith("int64") and not _stored(tree, call):
+                yield tree.replace(call, tree.text(method.value))
 
 
 def _stored(tree: TritonTree, node: ast.AST) -> bool:
@@ -102,7 +103,6 @@ def _lanes(tree: TritonTree) -> Iterator[tuple[ast.Compare, Roles]]:
     """Comparisons of a vector of lanes with a size."""
     for kernel, roles in each(tree):
         for node in kernel.of(ast.Compare):
-            assert isinstance(node, ast.Compare)
             is_bound = len(node.ops) == 1 and isinstance(node.ops[0], ast.Lt) and roles.is_whole(node.comparators[0])
             if is_bound and any(tree.called(inner) == "arange" for inner in roles.sources(node.left)):
                 yield node, roles

@@ -64,7 +64,6 @@ def _variances(tree: TritonTree) -> Iterator[tuple[Roles, ast.BinOp]]:
     """Quotients of a sum of squares, told by what is summed, and a count."""
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if not (isinstance(node.op, ast.Div) and roles.is_whole(node.right)) or roles.is_whole(node.left):
                 continue
             for inner in roles.sources(node.left):
@@ -122,15 +121,13 @@ def _biased(tree: TritonTree) -> Iterator[Site]:
 def _term_drop(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Add) and not roles.is_pointer(node.left) and not roles.is_whole(node):
                 above = tree.parent(node)
                 plain = isinstance(above, (ast.Assign, ast.Call, ast.AugAssign))
                 yield tree.replace(node, tree.text(node.left) if plain else tree.operand(node.left))
-        for node in kernel.of(ast.AugAssign):
-            assert isinstance(node, ast.AugAssign)
-            if isinstance(node.op, ast.Add) and tree.loop_of(node) is None and not roles.is_whole(node.value):
-                yield tree.replace(node.value, f"0.0 * ({tree.text(node.value)})")
+        for update in kernel.of(ast.AugAssign):
+            if isinstance(update.op, ast.Add) and tree.loop_of(update) is None and not roles.is_whole(update.value):
+                yield tree.replace(update.value, f"0.0 * ({tree.text(update.value)})")
 
 
 @rule(
@@ -142,7 +139,6 @@ def _term_drop(tree: TritonTree) -> Iterator[Site]:
 def _factor_drop(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Mult) and not roles.is_whole(node) and not _same_names(node):
                 above = tree.parent(node)
                 plain = isinstance(above, (ast.Assign, ast.Call, ast.AugAssign))
@@ -159,12 +155,11 @@ def _factor_drop(tree: TritonTree) -> Iterator[Site]:
 def _mean_to_sum(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Div) and roles.is_whole(node.right) and not roles.is_whole(node.left):
                 yield tree.replace(node, tree.operand(node.left))
-    for node in tree.host_nodes:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and isinstance(tree.parent(node), ast.Return):
-            yield tree.replace(node, tree.operand(node.left))
+    for item in tree.host_nodes:
+        if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Div) and isinstance(tree.parent(item), ast.Return):
+            yield tree.replace(item, tree.operand(item.left))
 
 
 @rule(
@@ -189,8 +184,8 @@ def _sqrt_drop(tree: TritonTree) -> Iterator[Site]:
 def _square_to_abs(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            if _same_names(node) and isinstance(node.op, ast.Mult) and not roles.is_whole(node):  # type: ignore[attr-defined]
-                yield tree.replace(node, f"{tree.tl}.abs({tree.text(node.left)})")  # type: ignore[attr-defined]
+            if _same_names(node) and isinstance(node.op, ast.Mult) and not roles.is_whole(node):
+                yield tree.replace(node, f"{tree.tl}.abs({tree.text(node.left)})")
 
 
 @rule(
@@ -202,7 +197,6 @@ def _square_to_abs(tree: TritonTree) -> Iterator[Site]:
 def _stride_one(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Name) and node.right.id in roles.strides:
                 yield tree.replace(node, tree.operand(node.left))
 
@@ -219,7 +213,6 @@ def _stride_one(tree: TritonTree) -> Iterator[Site]:
 def _padding_ignored(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             padded = isinstance(node.right, ast.Name) and "pad" in node.right.id.lower()
             if isinstance(node.op, ast.Sub) and padded:
                 yield tree.replace(node, tree.operand(node.left))
@@ -268,7 +261,6 @@ def _scale_twice(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         names = {item.name for item in kernel.parameters if "scal" in item.name.lower()} | {"scale"}
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Name) and node.right.id in names:
                 yield tree.replace(node.right, f"({node.right.id} * {node.right.id})")
 

@@ -16,7 +16,7 @@ from .rules import Rules, body, host
 rule = Rules("pipeline")
 
 
-def _options(tree: TritonTree, name: str) -> Iterator[ast.Constant]:
+def _options(tree: TritonTree, name: str) -> Iterator[tuple[ast.Constant, int]]:
     """Literals given for a compile option: in launches, configurations and pipelined ranges."""
     configurations = (
         node
@@ -27,7 +27,7 @@ def _options(tree: TritonTree, name: str) -> Iterator[ast.Constant]:
     for call in chain((launch.call for launch in tree.launches), configurations):
         for item in call.keywords:
             if item.arg == name and isinstance(item.value, ast.Constant) and isinstance(item.value.value, int):
-                yield item.value
+                yield item.value, item.value.value
 
 
 @rule(
@@ -37,10 +37,10 @@ def _options(tree: TritonTree, name: str) -> Iterator[ast.Constant]:
     host("kernel[(n,)](x, out, n, m, BLOCK=64, num_stages=2)", "kernel[(n,)](x, out, n, m, BLOCK=64, num_stages=1)"),
 )
 def _num_stages(tree: TritonTree) -> Iterator[Site]:
-    for value in _options(tree, "num_stages"):
-        for other in (value.value - 1, value.value + 1):
+    for node, stages in _options(tree, "num_stages"):
+        for other in (stages - 1, stages + 1):
             if other >= 1:
-                yield tree.replace(value, str(other))
+                yield tree.replace(node, str(other))
 
 
 @rule(
@@ -50,17 +50,16 @@ def _num_stages(tree: TritonTree) -> Iterator[Site]:
     host("kernel[(n,)](x, out, n, m, BLOCK=64, num_warps=4)", "kernel[(n,)](x, out, n, m, BLOCK=64, num_warps=2)"),
 )
 def _num_warps(tree: TritonTree) -> Iterator[Site]:
-    for value in _options(tree, "num_warps"):
-        for other in (value.value // 2, value.value * 2):
+    for node, warps in _options(tree, "num_warps"):
+        for other in (warps // 2, warps * 2):
             if 1 <= other <= 32:
-                yield tree.replace(value, str(other))
+                yield tree.replace(node, str(other))
 
 
 def _turns(tree: TritonTree) -> Iterator[tuple[Roles, ast.For, str, str]]:
     """Loops over blocks with the name of their counter and what it advances by."""
     for kernel, roles in each(tree):
         for loop in kernel.of(ast.For):
-            assert isinstance(loop, ast.For)
             call = loop.iter
             if isinstance(loop.target, ast.Name) and isinstance(call, ast.Call) and call.args:
                 step = tree.text(call.args[2]) if len(call.args) == 3 else "1"
@@ -131,8 +130,9 @@ def _advances(tree: TritonTree) -> Iterator[tuple[ast.stmt, ast.expr, ast.expr]]
                 continue
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and roles.is_pointer(node.target):
                 yield node, node.target, node.value
-            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and len(node.value.args) == 2:
-                if tree.called(node.value) == "advance":
+            elif isinstance(node, ast.Assign) and tree.called(node.value) == "advance":
+                assert isinstance(node.value, ast.Call)
+                if len(node.value.args) == 2:
                     yield node, node.targets[0], node.value.args[1]
 
 

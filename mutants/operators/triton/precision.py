@@ -200,7 +200,6 @@ def _constant_perturb_small(tree: TritonTree) -> Iterator[Site]:
 def _count_perturb(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Div) and roles.is_whole(node.right) and not roles.is_whole(node.left):
                 yield tree.replace(node.right, f"({tree.operand(node.right)} * 1.001)")
 
@@ -222,7 +221,6 @@ def _epsilons(tree: TritonTree) -> Iterator[tuple[ast.BinOp, ast.expr, ast.expr]
     """Sums with an epsilon, the other operand, and the epsilon: a parameter named so, or a tiny literal."""
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if not isinstance(node.op, ast.Add):
                 continue
             for other, epsilon in ((node.left, node.right), (node.right, node.left)):
@@ -293,19 +291,18 @@ def _kahan_drop(tree: TritonTree) -> Iterator[Site]:
         lost = {
             node.targets[0].id
             for node in kernel.of(ast.Assign)
-            if isinstance(node, ast.Assign)
-            and tree.loop_of(node) is not None
+            if tree.loop_of(node) is not None
             and isinstance(node.targets[0], ast.Name)
-            and _is_difference(node.value)
-            and _is_difference(node.value.left)  # type: ignore[attr-defined]
+            and (outer := _difference(node.value)) is not None
+            and _difference(outer.left) is not None
         }
         for node in kernel.of(ast.BinOp):
-            if _is_difference(node) and isinstance(node.right, ast.Name) and node.right.id in lost:  # type: ignore[attr-defined]
-                yield tree.replace(node, tree.operand(node.left))  # type: ignore[attr-defined]
+            if _difference(node) is not None and isinstance(node.right, ast.Name) and node.right.id in lost:
+                yield tree.replace(node, tree.operand(node.left))
 
 
-def _is_difference(node: ast.AST) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub)
+def _difference(node: ast.AST) -> ast.BinOp | None:
+    return node if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) else None
 
 
 @rule(
@@ -317,7 +314,6 @@ def _is_difference(node: ast.AST) -> bool:
 def _delta_reuse(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             if isinstance(node.op, ast.Mult) and isinstance(node.left, ast.Name) and isinstance(node.right, ast.Name):
                 above = tree.parent(node)
                 if node.left.id == node.right.id and isinstance(above, ast.BinOp) and isinstance(above.op, ast.Mult):
@@ -333,7 +329,6 @@ def _delta_reuse(tree: TritonTree) -> Iterator[Site]:
 def _reciprocal_fp16(tree: TritonTree) -> Iterator[Site]:
     for kernel, roles in each(tree):
         for node in kernel.of(ast.BinOp):
-            assert isinstance(node, ast.BinOp)
             divided = isinstance(node.op, ast.Div) and not is_number(node.left, 1)
             if divided and isinstance(node.right, (ast.Name, ast.Subscript)) and not roles.is_whole(node.right):
                 inverse = f"(1.0 / {tree.operand(node.right)}).to({tree.tl}.float16).to({tree.tl}.float32)"

@@ -8,7 +8,10 @@ from ...triton import TritonTree
 Find = Callable[[TritonTree], Iterable[Site]]
 
 _HEAD = "@triton.jit\ndef kernel(x_ptr, y_ptr, out_ptr, M, N, K, stride_m, stride_n, eps, BLOCK: tl.constexpr):\n"
-_LAUNCHED = "@triton.jit\ndef kernel(x_ptr, out_ptr, n, m, BLOCK: tl.constexpr):\n    i = tl.arange(0, BLOCK)\n    tl.store(out_ptr + i, 0.0, mask=i < n * m)\n\n\n"
+_LAUNCHED = (
+    "@triton.jit\ndef kernel(x_ptr, out_ptr, n, m, BLOCK: tl.constexpr):\n"
+    "    i = tl.arange(0, BLOCK)\n    tl.store(out_ptr + i, 0.0, mask=i < n * m)\n\n\n"
+)
 
 
 class Rules:

@@ -129,7 +129,7 @@ def _const0to1(tree: TritonTree) -> Iterator[Site]:
             )
             structural |= isinstance(above, ast.Call) and tree.called(above) in ("zeros", "sum", "max", "min", "cumsum")
             if is_number(node, 0) and not structural and not isinstance(above, (ast.Tuple, ast.Subscript)):
-                yield tree.replace(node, "1" if isinstance(node.value, int) else "1.0")  # type: ignore[attr-defined]
+                yield tree.replace(node, "1" if isinstance(node.value, int) else "1.0")
 
 
 @rule(
@@ -270,7 +270,7 @@ def _negate_condition(tree: TritonTree) -> Iterator[Site]:
                 detail = f"branches exchanged in `{tree.brief(call)}`"
                 yield tree.site(call, detail, (yes, tree.text(no)), (no, tree.text(yes)))
         for node in kernel.of(ast.If):
-            yield tree.replace(node.test, f"not ({tree.text(node.test)})")  # type: ignore[attr-defined]
+            yield tree.replace(node.test, f"not ({tree.text(node.test)})")
 
 
 @rule(

@@ -97,7 +97,6 @@ def _dot_accumulate_drop(tree: TritonTree) -> Iterator[Site]:
 def _dot_accumulate_twice(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.AugAssign):
-            assert isinstance(node, ast.AugAssign)
             call = node.value
             if isinstance(call, ast.Call) and tree.called(call) == "dot" and len(call.args) == 2:
                 end = tree.span(call.args[1])[1]
@@ -117,8 +116,8 @@ def _trans_drop(tree: TritonTree) -> Iterator[Site]:
             if call.args:
                 yield tree.replace(call, tree.operand(call.args[0]))
         for node in kernel.of(ast.Attribute):
-            if node.attr == "T":  # type: ignore[attr-defined]
-                yield tree.replace(node, tree.text(node.value))  # type: ignore[attr-defined]
+            if node.attr == "T":
+                yield tree.replace(node, tree.text(node.value))
 
 
 @rule(
