@@ -431,6 +431,17 @@ def test_other_deaths_of_a_kernel_have_their_own_reason(build: Any, body: str, c
     module.configure(PLAIN_VARIANT)
 
 
+def test_a_tile_can_be_kept_without_naming_its_parent(build: Any) -> None:
+    kernel = """namespace cg = cooperative_groups;
+__global__ void k(float* y) {
+    cg::thread_block_tile<32> tile = cg::tiled_partition<32>(cg::this_thread_block());
+    y[threadIdx.x] = tile.shfl_xor(float(threadIdx.x), 1) + 100 * tile.meta_group_rank();
+}"""
+    source = host(kernel, "k<<<1, 64>>>(Y_PTR)", "torch::empty({64}, x.options())")
+    module = build("#include <cooperative_groups.h>\n" + source)
+    assert module.f(torch.ones(1)).tolist() == [(i ^ 1) + 100 * (i // 32) for i in range(64)]
+
+
 def test_recursion_without_end_does_not_take_the_process_down(build: Any) -> None:
     kernel = """__device__ int down(volatile int* y, int n) {
     volatile int keep[64];

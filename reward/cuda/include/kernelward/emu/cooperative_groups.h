@@ -94,6 +94,8 @@ template <unsigned N, class Parent = void> class thread_block_tile : public kw_l
  public:
   static_assert(N && N <= 32 && (N & (N - 1)) == 0, "tiles of up to 32 threads, powers of two");
   thread_block_tile() : kw_lanes((N == 32 ? ~0u : (1u << (N & 31)) - 1) << (kw::emu::lane() & ~(N - 1))) {}
+  template <class Q, class P = Parent, class = std::enable_if_t<std::is_void<P>::value>>
+  thread_block_tile(const thread_block_tile<N, Q>& other) : kw_lanes(other) {}  // `thread_block_tile<32> t = tiled_partition<32>(b);`
   static constexpr unsigned size() { return N; }
   static constexpr unsigned num_threads() { return N; }
   unsigned thread_rank() const { return kw::emu::lane() & (N - 1); }
