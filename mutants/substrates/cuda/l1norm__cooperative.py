@@ -12,7 +12,6 @@ CUDA = r"""
 #include <torch/extension.h>
 #include <cuda_runtime.h>
 #include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
 
 namespace cg = cooperative_groups;
 constexpr int THREADS = 128;
@@ -24,7 +23,7 @@ __global__ void l1norm_kernel(const float* __restrict__ x, float* __restrict__ y
     const float* row = x + (int64_t)blockIdx.x * dim;
     float sum = 0.0f;
     for (int i = block.thread_rank(); i < dim; i += THREADS) sum += fabsf(row[i]);
-    sum = cg::reduce(tile, sum, cg::plus<float>());
+    for (int offset = tile.size() / 2; offset > 0; offset /= 2) sum += tile.shfl_down(sum, offset);
     if (tile.thread_rank() == 0) partial[block.thread_rank() / 32] = sum;
     block.sync();
     float total = 0.0f;
