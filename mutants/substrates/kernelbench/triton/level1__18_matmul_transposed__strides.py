@@ -53,6 +53,6 @@ class ModelNew(nn.Module):
         C = torch.empty((M, N), device=A.device, dtype=A.dtype)
         grid = (triton.cdiv(N, 128), triton.cdiv(M, 64))
         transposed_kernel[grid](
-            A, B, C, M, N, K, *A.stride(), *B.stride(), BLOCK_M=64, BLOCK_N=128, BLOCK_K=32, num_warps=4
+            A, B, C, M, N, K, *A.stride(), *B.stride(), BLOCK_M=64, BLOCK_N=128, BLOCK_K=16, num_warps=4
         )
         return C

@@ -12,8 +12,8 @@ import triton.language as tl
 
 @triton.jit
 def rms_kernel(x_ptr, y_ptr, FEATURES, INNER, eps, BLOCK_F: tl.constexpr, BLOCK: tl.constexpr):
-    base = tl.program_id(1).to(tl.int64) * FEATURES * INNER
-    positions = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    base = tl.program_id(0).to(tl.int64) * FEATURES * INNER
+    positions = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     squares = tl.zeros((BLOCK_F, BLOCK), dtype=tl.float32)
     for start in range(0, FEATURES, BLOCK_F):
         features = start + tl.arange(0, BLOCK_F)
@@ -40,6 +40,6 @@ class ModelNew(nn.Module):
         y = torch.empty_like(x)
         batch, features = x.shape[:2]
         inner = x[0, 0].numel()
-        grid = (triton.cdiv(inner, 512), batch)
+        grid = (batch, triton.cdiv(inner, 512))
         rms_kernel[grid](x, y, features, inner, self.eps, BLOCK_F=16, BLOCK=512, num_warps=8)
         return y

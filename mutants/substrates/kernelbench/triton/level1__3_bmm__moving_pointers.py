@@ -14,8 +14,8 @@ import triton.language as tl
 def bmm_kernel(
     a_ptr, b_ptr, c_ptr, M, N, K, TILES_N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):
-    tile = tl.program_id(0)
-    batch = tl.program_id(1).to(tl.int64)
+    batch = tl.program_id(0).to(tl.int64)
+    tile = tl.program_id(1)
     rows = (tile // TILES_N) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = (tile % TILES_N) * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
@@ -25,14 +25,12 @@ def bmm_kernel(
     in_cols = cols[None, :] < N
 
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    left = K
-    while left > 0:
-        a = tl.load(a_ptrs, mask=in_rows & (ks[None, :] < left), other=0.0)
-        b = tl.load(b_ptrs, mask=in_cols & (ks[:, None] < left), other=0.0)
+    for start in range(0, K, BLOCK_K):
+        a = tl.load(a_ptrs, mask=in_rows & (start + ks[None, :] < K), other=0.0)
+        b = tl.load(b_ptrs, mask=in_cols & (start + ks[:, None] < K), other=0.0)
         acc += tl.dot(a, b, input_precision="ieee")
         a_ptrs += BLOCK_K
         b_ptrs += BLOCK_K * N
-        left -= BLOCK_K
     tl.store(c_ptr + batch * M * N + rows[:, None] * N + cols[None, :], acc, mask=in_rows & in_cols)
 
 
@@ -43,6 +41,6 @@ class ModelNew(nn.Module):
         N = B.shape[2]
         C = torch.empty((batch, M, N), device=A.device, dtype=A.dtype)
         tiles_n = triton.cdiv(N, 128)
-        grid = (triton.cdiv(M, 128) * tiles_n, batch)
-        bmm_kernel[grid](A, B, C, M, N, K, tiles_n, BLOCK_M=128, BLOCK_N=128, BLOCK_K=32, num_warps=8)
+        grid = (batch, triton.cdiv(M, 128) * tiles_n)
+        bmm_kernel[grid](A, B, C, M, N, K, tiles_n, BLOCK_M=128, BLOCK_N=128, BLOCK_K=16, num_warps=8)
         return C

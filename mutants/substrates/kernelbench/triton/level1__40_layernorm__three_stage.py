@@ -12,8 +12,8 @@ import triton.language as tl
 
 @triton.jit
 def chunk_kernel(x_ptr, mean_ptr, m2_ptr, LENGTH, CHUNKS, CHUNK: tl.constexpr):
-    chunk = tl.program_id(0)
-    row = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64)
+    chunk = tl.program_id(1)
     cols = chunk * CHUNK + tl.arange(0, CHUNK)
     mask = cols < LENGTH
     count = tl.minimum(LENGTH - chunk * CHUNK, CHUNK)
@@ -50,8 +50,8 @@ def row_kernel(mean_ptr, m2_ptr, center_ptr, rstd_ptr, LENGTH, CHUNKS, eps, CHUN
 
 @triton.jit
 def normalise_kernel(x_ptr, y_ptr, center_ptr, rstd_ptr, weight_ptr, bias_ptr, LENGTH, CHUNK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    cols = tl.program_id(0) * CHUNK + tl.arange(0, CHUNK)
+    row = tl.program_id(0).to(tl.int64)
+    cols = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     mask = cols < LENGTH
     center = tl.load(center_ptr + row)
     rstd = tl.load(rstd_ptr + row)
@@ -76,9 +76,9 @@ class ModelNew(nn.Module):
         center = torch.empty(rows, device=x.device, dtype=x.dtype)
         rstd = torch.empty_like(center)
         y = torch.empty_like(x)
-        chunk_kernel[(chunks, rows)](x, mean, m2, length, chunks, CHUNK=8192, num_warps=8)
+        chunk_kernel[(rows, chunks)](x, mean, m2, length, chunks, CHUNK=8192, num_warps=8)
         row_kernel[(rows,)](mean, m2, center, rstd, length, chunks, self.ln.eps, CHUNK=8192, BLOCK=512)
-        normalise_kernel[(chunks, rows)](
+        normalise_kernel[(rows, chunks)](
             x, y, center, rstd, self.ln.weight, self.ln.bias, length, CHUNK=8192, num_warps=8
         )
         return y

@@ -131,7 +131,7 @@ class ModelNew(nn.Module):
             HAS_BIAS=bias is not None,
             BLOCK_F=64,
             BLOCK_V=128,
-            BLOCK_K=32,
+            BLOCK_K=16,
             num_warps=8,
         )
         return y

@@ -36,7 +36,7 @@ def add_kernel(part_ptr, c_ptr, COUNT, PARTS, BLOCK: tl.constexpr):
     offsets = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < COUNT
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for part in range(PARTS):
+    for _part in range(PARTS):
         total += tl.load(part_ptr + offsets, mask=mask, other=0.0)
         part_ptr += COUNT
     tl.store(c_ptr + offsets, total, mask=mask)
@@ -52,6 +52,6 @@ class ModelNew(nn.Module):
         partial = torch.empty((parts, M, N), device=A.device, dtype=A.dtype)
         C = torch.empty((M, N), device=A.device, dtype=A.dtype)
         grid = (triton.cdiv(M, 64), triton.cdiv(N, 64), parts)
-        slice_kernel[grid](A, B, partial, M, N, K, length, BLOCK_M=64, BLOCK_N=64, BLOCK_K=64, num_warps=4)
+        slice_kernel[grid](A, B, partial, M, N, K, length, BLOCK_M=64, BLOCK_N=64, BLOCK_K=32, num_warps=4)
         add_kernel[(triton.cdiv(M * N, 1024),)](partial, C, M * N, parts, BLOCK=1024)
         return C

@@ -107,8 +107,8 @@ class ModelNew(nn.Module):
         out_w = (width + 2 * padding - reach) // stride + 1
         y = torch.empty((batch, filters, out_h, out_w), device=x.device, dtype=x.dtype)
         has_bias = depth.bias is not None
-        tiles = triton.cdiv(out_h * out_w, 128)
-        separable_kernel[(batch * tiles, triton.cdiv(filters, 128))](
+        tiles = triton.cdiv(out_h * out_w, 64)
+        separable_kernel[(batch * tiles, triton.cdiv(filters, 64))](
             x,
             depth.weight,
             depth.bias if has_bias else depth.weight,
@@ -127,9 +127,10 @@ class ModelNew(nn.Module):
             PADDING=padding,
             DILATION=dilation,
             HAS_BIAS=has_bias,
-            BLOCK_F=128,
-            BLOCK_P=128,
-            BLOCK_C=32,
-            num_warps=8,
+            BLOCK_F=64,
+            BLOCK_P=64,
+            BLOCK_C=16,
+            num_warps=4,
+            num_stages=1,
         )
         return y

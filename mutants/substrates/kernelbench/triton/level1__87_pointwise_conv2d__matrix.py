@@ -75,7 +75,7 @@ class ModelNew(nn.Module):
             HAS_BIAS=bias is not None,
             BLOCK_F=128,
             BLOCK_P=128,
-            BLOCK_C=32,
+            BLOCK_C=16,
             num_warps=8,
         )
         return y

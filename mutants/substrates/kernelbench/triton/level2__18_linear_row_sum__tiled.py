@@ -72,7 +72,7 @@ class ModelNew(nn.Module):
         partial = torch.empty((rows, tiles), device=x.device, dtype=x.dtype)
         y = torch.empty((rows, 1), device=x.device, dtype=x.dtype)
         tile_sum_kernel[(triton.cdiv(rows, 32), tiles)](
-            x, weight, bias, partial, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=64, num_warps=4
+            x, weight, bias, partial, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, num_warps=4
         )
         chain_kernel[(triton.cdiv(rows, 32),)](partial, y, rows, tiles, BLOCK_M=32, BLOCK_P=64)
         return y

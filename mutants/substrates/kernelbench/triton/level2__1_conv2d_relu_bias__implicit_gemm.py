@@ -72,7 +72,7 @@ class ModelNew(nn.Module):
         out_h, out_w = height - size + 1, width - size + 1
         y = torch.empty((batch, filters, out_h, out_w), device=x.device, dtype=x.dtype)
         pixels = batch * out_h * out_w
-        conv_relu_bias_kernel[(triton.cdiv(pixels, 128), triton.cdiv(filters, 128))](
+        conv_relu_bias_kernel[(triton.cdiv(pixels, 128), triton.cdiv(filters, 64))](
             x,
             weight,
             self.conv.bias,
@@ -86,9 +86,9 @@ class ModelNew(nn.Module):
             out_h,
             out_w,
             SIZE=size,
-            BLOCK_F=128,
+            BLOCK_F=64,
             BLOCK_P=128,
-            BLOCK_C=32,
+            BLOCK_C=16,
             num_warps=8,
         )
         return y

@@ -79,7 +79,7 @@ class ModelNew(nn.Module):
         out = torch.empty((rows, outputs), device=x.device, dtype=x.dtype)
         grid = (triton.cdiv(rows, 32), triton.cdiv(outputs, 128))
         linear_kernel[grid](
-            x, weight, bias, out, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=64, num_warps=4
+            x, weight, bias, out, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, num_warps=4
         )
         norm_kernel[(rows,)](out, y, outputs, self.instance_norm.eps, BLOCK=2048, num_warps=8)
         return out

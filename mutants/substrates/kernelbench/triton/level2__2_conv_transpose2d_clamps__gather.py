@@ -112,7 +112,7 @@ class ModelNew(nn.Module):
             PADDING=padding,
             BLOCK_F=64,
             BLOCK_P=128,
-            BLOCK_C=32,
+            BLOCK_C=16,
             num_warps=8,
         )
         return y

@@ -111,7 +111,7 @@ class ModelNew(nn.Module):
         out = torch.empty((rows, outputs), device=x.device, dtype=x.dtype)
         grid = (triton.cdiv(outputs, 128), triton.cdiv(rows, 32))
         scaled_linear_kernel[grid](
-            x, weight, bias, self.scale, out, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=64, num_warps=4
+            x, weight, bias, self.scale, out, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, num_warps=4
         )
         if bn.training:
             bn.num_batches_tracked.add_(1)
