@@ -193,19 +193,6 @@ def _unset_accumulator(tree: CudaTree) -> Iterator[Site | None]:
                 yield tree.site(f"`{excerpt(node)}` left unset", node.replaced(target.text))
 
 
-def _partial_store(tree: CudaTree) -> Iterator[Site | None]:
-    """`atomicAdd(&y[i], v)` as a plain store: the last writer wins."""
-    for node in tree.nodes("call_expression"):
-        values = arguments(node)
-        if call_name(node) != "atomicAdd" or len(values) != 2 or node.parent is None:
-            continue
-        if node.parent.type == "expression_statement":
-            target, value = values
-            place = target.text[1:].strip() if target.text.startswith("&") else f"*({target.text})"
-            text = f"{place} += {value.text}"
-            yield tree.site(f"`{excerpt(node)}` without the atomic", node.replaced(text))
-
-
 _VECTOR_TAIL = "float4 v = ((const float4*)x)[i];\nconst int rest = 4 * quads + i;\nif (rest < n) y[rest] = x[rest];"
 
 OPERATORS: tuple[Operator, ...] = (
@@ -291,15 +278,6 @@ OPERATORS: tuple[Operator, ...] = (
             ),
         ),
         _ldg_on_written,
-    ),
-    Operator(
-        "atomic-add-split",
-        "memory",
-        "cuda",
-        "An atomic addition becomes a read and a write.",
-        "It shows only where two threads meet at the same place at the same time.",
-        (Example("atomicAdd(&y[i], v);", "y[i] += v;"),),
-        _partial_store,
     ),
     Operator(
         "zeroed-drop",

@@ -166,8 +166,8 @@ def _maximum_of(node: Node) -> str:
             continue
         for part in conjuncts(test.at("condition"), "||"):
             if part.type == "binary_expression" and part.operator in (">", ">=") and part.has("left", "right"):
-                value, held = part.at("left").flat, part.at("right").flat
-                if f"{held}={value};" in test.at("consequence").flat and part.at("right").type == "identifier":
+                seen, held = part.at("left").flat, part.at("right").flat
+                if f"{held}={seen};" in test.at("consequence").flat and part.at("right").type == "identifier":
                     return held
     return ""
 

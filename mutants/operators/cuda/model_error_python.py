@@ -33,11 +33,6 @@ def _contiguous_drop(host: HostPython) -> Iterator[Site]:
         yield host.site("no tensor is made contiguous", *found)
 
 
-def _transpose_drop(host: HostPython) -> Iterator[Site]:
-    for call, function in _method_calls(host, "t", "transpose", "permute", "movedim"):
-        yield host.site(f"`{host.text(call)}` -> `{host.text(function.value)}`", (call, host.text(function.value)))
-
-
 def _reads(host: HostPython, *names: str) -> Iterator[ast.Attribute]:
     """Attributes of these names that `forward` reads."""
     for method in host.methods("forward"):
@@ -124,15 +119,6 @@ OPERATORS: tuple[Operator, ...] = (
         "Inputs that are generated are contiguous.",
         (Example(_model("extension.f(x.contiguous(), y)"), _model("extension.f(x, y)")),),
         _on_python(_contiguous_drop),
-    ),
-    Operator(
-        "transpose-drop",
-        "model-error",
-        "cuda",
-        "A tensor is handed over as it is stored, not transposed.",
-        "Square and symmetric operands hide it.",
-        (Example(_model("extension.f(x.t(), y)"), _model("extension.f(x, y)")),),
-        _on_python(_transpose_drop),
     ),
     Operator(
         "bias-argument-zero",
