@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from .matrix_delta import ImportReport
 
 _BUSY_S = 60.0
-_LOUD = tuple(CODES[name] for name in ("crash", "hang", "race"))  # a kill whatever the tolerance
-_LOUD_PLAIN = tuple(CODES[name] for name in ("crash", "hang"))
+_LOUD = tuple(CODES[name] for name in ("crash", "hang", "race"))  # wrong whatever the tolerance
+_CRASHED = tuple(CODES[name] for name in ("crash", "hang"))
 _REFUSED = CODES["refused"]
 
 CellKey = tuple[int, int, int, Variant]
@@ -88,15 +88,23 @@ class Grid:
         return self.classes >= 0
 
     def kills(self, factor: float = 1.0) -> NDArray[np.bool_]:
-        """Which cells show the mutant wrong: a crash, hang or race, or an error above `factor` times our tolerance."""
-        return (self.ratio > factor) | np.isin(self.classes, _LOUD) | self._refused_declared()
+        """Which cells show the mutant wrong: a crash, hang or race, or an error above `factor` times our tolerance.
+
+        A refusal counts at the declared shape only: there an exception is an exception.
+        """
+        return ((self.ratio > factor) | np.isin(self.classes, _LOUD)) & ~self.abstained | self._raised
 
     def fails_allclose(self, tolerance: float) -> NDArray[np.bool_]:
         """Which cells fail allclose(atol = rtol = tolerance) against the reference, or crash or hang."""
-        return (self.margin > tolerance) | np.isin(self.classes, _LOUD_PLAIN) | self._refused_declared()
+        return ((self.margin > tolerance) | np.isin(self.classes, _CRASHED)) & ~self.abstained | self._raised
 
-    def _refused_declared(self) -> NDArray[np.bool_]:
-        """A candidate may refuse a changed shape only; at the declared one an exception is an exception."""
+    @property
+    def abstained(self) -> NDArray[np.bool_]:
+        """Which cells are refusals of a changed shape."""
+        return (self.classes == _REFUSED) & self.changed[None, :, None]
+
+    @property
+    def _raised(self) -> NDArray[np.bool_]:
         return (self.classes == _REFUSED) & ~self.changed[None, :, None]
 
 

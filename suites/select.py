@@ -20,6 +20,8 @@ from scipy.sparse import csr_array, eye_array, hstack
 from .hashing import stable_hash
 
 MAX_K = 6
+DENSE = ("normal", "own")
+"""Generators whose inputs are dense and random: an index that is wrong reads another value nearly everywhere."""
 _NODES = 1_000  # of branch and bound, instead of a time limit: the answer must not depend on the machine's speed
 _TIE = 1e-3  # what cost may weigh in the exact search, in units of the smallest weight
 
@@ -134,7 +136,7 @@ class _Task:
     ) -> "_Task":
         useful = kills.any(axis=1) & (weight > 0)
         rows, where = np.unique(kills[useful], axis=0, return_inverse=True)
-        merged = np.bincount(where.reshape(-1), weight[useful], len(rows))
+        merged = np.bincount(where.reshape(-1), weight[useful], len(rows)).astype(np.float64)
         return cls(rows.astype(np.bool_), merged, price, k, dense, declared)
 
     def value(self, chosen: Sequence[int]) -> tuple[float, float, float, int]:
