@@ -54,9 +54,9 @@ class ModelNew(torch.nn.Module):
             dim,
             1.0 / dim**0.5,
             BLOCK_Q=64,
-            BLOCK_K=64,
+            BLOCK_K=32,
             DIM=max(16, triton.next_power_of_2(dim)),
-            num_warps=4,
+            num_warps=8,
             num_stages=2,
         )
         return out

@@ -58,7 +58,7 @@ class ModelNew(nn.Module):
         area = n // (batch * channels)
         mean = torch.empty(channels, device=x.device, dtype=torch.float32)
         rstd = torch.empty(channels, device=x.device, dtype=torch.float32)
-        statistics_kernel[(channels,)](x, mean, rstd, batch, channels, area, self.norm.eps, BLOCK=4096)
+        statistics_kernel[(channels,)](x, mean, rstd, batch, channels, area, self.norm.eps, BLOCK=4096, num_warps=8)
         grid = (triton.cdiv(n, 8192),)
         normalise_kernel[grid](
             x, mean, rstd, self.norm.weight, self.norm.bias, out, n, channels, area, BLOCK=8192, num_warps=8

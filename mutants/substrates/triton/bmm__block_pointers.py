@@ -34,5 +34,5 @@ class ModelNew(torch.nn.Module):
         N = B.shape[2]
         C = torch.empty((batch, M, N), device=A.device, dtype=torch.float32)
         grid = (triton.cdiv(M, 64), triton.cdiv(N, 64), batch)
-        bmm_kernel[grid](A, B, C, M, N, K, BM=64, BN=64, BK=64)
+        bmm_kernel[grid](A, B, C, M, N, K, BM=64, BN=64, BK=32, num_warps=8)
         return C

@@ -17,6 +17,7 @@ def conv_relu_bias(
     conv_bias_ptr,
     bias_ptr,
     out_ptr,
+    pixels,
     channels,
     height,
     width,
@@ -27,27 +28,27 @@ def conv_relu_bias(
     BLOCK_C: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    batch = tl.program_id(1)
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    live = pixel < pixels
     area = out_h * out_w
-    live = pixel < area
-    oh = pixel // out_w
+    batch = pixel // area
+    oh = pixel % area // out_w
     ow = pixel % out_w
+    corner = batch * channels * height * width + oh * width + ow
     target = tl.arange(0, BLOCK_C)
     wanted = target < out_channels
     acc = tl.zeros((BLOCK_C, BLOCK), dtype=tl.float32)
     for c in range(channels):
         for i in range(KERNEL):
             for j in range(KERNEL):
-                place = ((batch * channels + c) * height + oh + i) * width + ow + j
-                x = tl.load(x_ptr + place, mask=live, other=0.0)
-                tap = ((target * channels + c) * KERNEL + i) * KERNEL + j
-                w = tl.load(w_ptr + tap, mask=wanted, other=0.0)
+                x = tl.load(x_ptr + corner + (c * height + i) * width + j, mask=live, other=0.0)
+                tap = (c * KERNEL + i) * KERNEL + j
+                w = tl.load(w_ptr + target * (channels * KERNEL * KERNEL) + tap, mask=wanted, other=0.0)
                 acc += w[:, None] * x[None, :]
     acc += tl.load(conv_bias_ptr + target, mask=wanted, other=0.0)[:, None]
     acc = tl.maximum(acc, 0.0)
     acc += tl.load(bias_ptr + target, mask=wanted, other=0.0)[:, None]
-    place = (batch * out_channels + target)[:, None] * area + pixel[None, :]
+    place = (batch[None, :] * out_channels + target[:, None]) * area + (pixel % area)[None, :]
     tl.store(out_ptr + place, acc, mask=wanted[:, None] & live[None, :])
 
 
@@ -63,12 +64,14 @@ class ModelNew(nn.Module):
         kernel, out_channels = self.conv.kernel_size[0], self.conv.out_channels
         out_h, out_w = height - kernel + 1, width - kernel + 1
         out = torch.empty(batch, out_channels, out_h, out_w, device=x.device, dtype=torch.float32)
-        conv_relu_bias[(triton.cdiv(out_h * out_w, 1024), batch)](
+        pixels = batch * out_h * out_w
+        conv_relu_bias[(triton.cdiv(pixels, 2048),)](
             x,
             self.conv.weight,
             self.conv.bias,
             self.bias,
             out,
+            pixels,
             channels,
             height,
             width,
@@ -77,7 +80,7 @@ class ModelNew(nn.Module):
             out_w,
             KERNEL=kernel,
             BLOCK_C=triton.next_power_of_2(out_channels),
-            BLOCK=1024,
-            num_warps=8,
+            BLOCK=2048,
+            num_warps=16,
         )
         return out

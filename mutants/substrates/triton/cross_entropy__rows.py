@@ -39,6 +39,7 @@ class ModelNew(torch.nn.Module):
         losses = torch.empty(rows, device=predictions.device, dtype=torch.float32)
         out = torch.empty((), device=predictions.device, dtype=torch.float32)
         grid = (triton.cdiv(rows, 64),)
-        row_loss[grid](predictions, targets, losses, rows, classes, ROWS=64, BLOCK=triton.next_power_of_2(classes))
+        block = triton.next_power_of_2(classes)
+        row_loss[grid](predictions, targets, losses, rows, classes, ROWS=64, BLOCK=block, num_warps=16)
         mean_kernel[(1,)](losses, out, rows, BLOCK=1024)
         return out

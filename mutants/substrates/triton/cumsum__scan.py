@@ -1,4 +1,4 @@
-"""Cumulative sum, whole rows per program, one associative scan.
+"""Cumulative sum, whole rows per program, one scan.
 
 problem: cumsum
 style: scan
@@ -10,17 +10,12 @@ import triton.language as tl
 
 
 @triton.jit
-def add(a, b):
-    return a + b
-
-
-@triton.jit
 def scan_kernel(x_ptr, out_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     lane = tl.arange(0, BLOCK)[None, :]
     inside = (row < rows) & (lane < columns)
     x = tl.load(x_ptr + row * columns + lane, mask=inside, other=0.0)
-    tl.store(out_ptr + row * columns + lane, tl.associative_scan(x, 1, add), mask=inside)
+    tl.store(out_ptr + row * columns + lane, tl.cumsum(x, axis=1), mask=inside)
 
 
 class ModelNew(torch.nn.Module):
@@ -34,5 +29,5 @@ class ModelNew(torch.nn.Module):
         columns = moved.shape[-1]
         rows = moved.numel() // columns
         grid = (triton.cdiv(rows, 4),)
-        scan_kernel[grid](moved, out, rows, columns, ROWS=4, BLOCK=triton.next_power_of_2(columns))
+        scan_kernel[grid](moved, out, rows, columns, ROWS=4, BLOCK=triton.next_power_of_2(columns), num_warps=8)
         return out.movedim(-1, self.dim)

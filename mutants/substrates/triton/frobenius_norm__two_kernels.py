@@ -33,6 +33,6 @@ class ModelNew(torch.nn.Module):
         out = torch.empty_like(x)
         n = x.numel()
         parts = torch.empty(16, device=x.device, dtype=torch.float32)
-        squares_kernel[(16,)](x, parts, n, BLOCK=8192, num_warps=8)
-        divide_kernel[(triton.cdiv(n, 16384),)](x, parts, out, n, PARTS=16, BLOCK=16384, num_warps=8)
+        squares_kernel[(16,)](x, parts, n, BLOCK=8192, num_warps=16)
+        divide_kernel[(triton.cdiv(n, 16384),)](x, parts, out, n, PARTS=16, BLOCK=16384, num_warps=16)
         return out

@@ -29,6 +29,6 @@ class ModelNew(torch.nn.Module):
         out = torch.empty(rows, columns, device=x.device, dtype=x.dtype)
         grid = (triton.cdiv(rows, 32), triton.cdiv(columns, 256))
         hardtanh_kernel[grid](
-            flat, out, rows, columns, flat.stride(0), flat.stride(1), -1.0, 1.0, TILE_R=32, TILE_C=256
+            flat, out, rows, columns, flat.stride(0), flat.stride(1), -1.0, 1.0, TILE_R=32, TILE_C=256, num_warps=8
         )
         return out.view(x.shape)

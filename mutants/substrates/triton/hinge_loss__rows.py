@@ -26,5 +26,5 @@ class ModelNew(torch.nn.Module):
         n = scores.numel()
         blocks = triton.cdiv(n, 16384)
         parts = torch.empty(blocks, device=scores.device, dtype=torch.float32)
-        hinge_kernel[(blocks,)](scores, labels, parts, n, scores.shape[1], BLOCK=16384, num_warps=8)
+        hinge_kernel[(blocks,)](scores, labels, parts, n, scores.shape[1], BLOCK=16384, num_warps=16)
         return parts.sum() / n

@@ -25,5 +25,5 @@ class ModelNew(torch.nn.Module):
         out = torch.zeros((), device=predictions.device, dtype=torch.float32)
         n = predictions.numel()
         grid = lambda meta: (triton.cdiv(n, meta["BLOCK"]),)  # noqa: E731
-        kl_kernel[grid](predictions, targets, out, n, predictions.shape[0], BLOCK=8192)
+        kl_kernel[grid](predictions, targets, out, n, predictions.shape[0], BLOCK=8192, num_warps=16)
         return out

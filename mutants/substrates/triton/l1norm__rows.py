@@ -25,5 +25,5 @@ class ModelNew(torch.nn.Module):
         x = x.contiguous()
         out = torch.empty_like(x)
         rows, columns = x.shape
-        l1norm_kernel[(triton.cdiv(rows, 8),)](x, out, rows, columns, ROWS=8, num_warps=8)
+        l1norm_kernel[(triton.cdiv(rows, 8),)](x, out, rows, columns, ROWS=8, num_warps=16)
         return out

@@ -45,6 +45,6 @@ class ModelNew(nn.Module):
             self.norm.eps,
             ROWS=32,
             BLOCK=triton.next_power_of_2(columns),
-            num_warps=8,
+            num_warps=16,
         )
         return out

@@ -80,5 +80,6 @@ class ModelNew(nn.Module):
             weight.stride(1),
             self.scaling_factor,
             BLOCK=64,
+            num_warps=8,
         )
         return out

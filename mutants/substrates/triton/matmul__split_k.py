@@ -35,5 +35,5 @@ class ModelNew(torch.nn.Module):
         N = B.shape[1]
         C = torch.zeros((M, N), device=A.device, dtype=torch.float32)
         grid = (triton.cdiv(M, 64), triton.cdiv(N, 64), 4)
-        split_k_matmul[grid](A, B, C, M, N, K, TILE_M=64, TILE_N=64, TILE_K=32, SPLIT=4)
+        split_k_matmul[grid](A, B, C, M, N, K, TILE_M=64, TILE_N=64, TILE_K=32, SPLIT=4, num_warps=8)
         return C

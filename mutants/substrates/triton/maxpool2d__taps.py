@@ -43,6 +43,17 @@ class ModelNew(nn.Module):
         out = torch.empty(batch, channels, out_h, out_w, device=x.device, dtype=x.dtype)
         n = out.numel()
         maxpool_kernel[(triton.cdiv(n, 8192),)](
-            x, out, n, height, width, out_h, out_w, self.stride, self.padding, KERNEL=self.kernel_size, BLOCK=8192
+            x,
+            out,
+            n,
+            height,
+            width,
+            out_h,
+            out_w,
+            self.stride,
+            self.padding,
+            KERNEL=self.kernel_size,
+            BLOCK=8192,
+            num_warps=16,
         )
         return out

@@ -36,6 +36,6 @@ class ModelNew(torch.nn.Module):
         parts = triton.cdiv(n, 16384)
         partial = torch.empty(parts, device=predictions.device, dtype=torch.float32)
         out = torch.empty((), device=predictions.device, dtype=torch.float32)
-        partial_kernel[(parts,)](predictions, targets, partial, n, BLOCK=16384, num_warps=8)
+        partial_kernel[(parts,)](predictions, targets, partial, n, BLOCK=16384, num_warps=16)
         final_kernel[(1,)](partial, out, parts, n, BLOCK=256)
         return out

@@ -41,5 +41,5 @@ class ModelNew(torch.nn.Module):
         pixels = x.numel() // channels
         area = pixels // x.shape[0]
         grid = (triton.cdiv(pixels, 512),)
-        rmsnorm_kernel[grid](x, out, pixels, channels, area, self.eps, CHUNK=32, BLOCK=512, num_warps=8)
+        rmsnorm_kernel[grid](x, out, pixels, channels, area, self.eps, CHUNK=32, BLOCK=512, num_warps=16)
         return out
