@@ -135,9 +135,8 @@ def gate_substrates(
                     results[futures[future]] = result
                     if progress is not None:
                         progress(len(results), len(substrates), result)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                client.close()
+            except BaseException:  # those under way end, and are kept
+                pool.shutdown(cancel_futures=True)
                 raise
     return [results[i] for i in range(len(substrates))]
 
@@ -150,6 +149,7 @@ class _Gate:
         self._known = known
         self._protocols = {name: load_protocol(name) for name in PROTOCOLS}
         self._policy = TolerancePolicy.parse(config.precision + ("+ties=value" if config.ties == "value" else "")).name
+        self._device_class = config.device.partition(":")[0]
 
     def judge(self, substrate: Substrate) -> GateResult:
         try:
@@ -185,7 +185,7 @@ class _Gate:
                 "substrate": substrate.hash,
                 "problem": problem.hash,
                 "asked": [self._asked(spec, problem) for spec in self._protocols.values()],
-                "judge": {k: v for k, v in self._client.describe().items() if isinstance(v, str)},
+                "device": self._device(),
                 "limits": sorted(self._config.limits),
                 "screen": self._config.screen.to_dict(),
                 "policy": self._policy,
@@ -193,9 +193,13 @@ class _Gate:
             }
         )
 
+    def _device(self) -> str:
+        """Which device it is. Only for a GPU must the judge say it, so a gate that knows all results starts none."""
+        return "cpu" if self._device_class == "cpu" else str(self._client.describe()["device_name"])
+
     def _asked(self, spec: ProtocolSpec, problem: Problem) -> list[str]:
-        device_class = self._config.device.partition(":")[0]
-        return [spec.hash, suite_identity(problem, device_class, self._policy) if spec.entries == "suite" else ""]
+        suite = suite_identity(problem, self._device_class, self._policy) if spec.entries == "suite" else ""
+        return [spec.hash, suite]
 
 
 def _versions(backend: str) -> dict[str, str]:

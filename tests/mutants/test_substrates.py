@@ -54,15 +54,15 @@ def test_no_substrate_is_refused_by_the_screen(substrate: Substrate) -> None:
     assert [finding for finding in screen(substrate.source) if finding.hard] == []
 
 
-@named(OURS)
-def test_every_substrate_of_ours_computes_with_its_own_kernels(substrate: Substrate) -> None:
+@named([s for s in OURS if s.backend == "cuda"])
+def test_every_cuda_substrate_of_ours_computes_with_its_own_kernels(substrate: Substrate) -> None:
     assert screen(substrate.source, ScreenPolicy(torch_ops="deny")) == []
 
 
 @named(OURS)
 def test_every_substrate_of_ours_solves_a_problem_of_ours(substrate: Substrate) -> None:
     assert find_problem(substrate.problem, PROBLEMS).id == substrate.problem
-    assert substrate.name.startswith(f"{substrate.backend}/{substrate.problem}__")
+    assert substrate.name.startswith(f"{substrate.backend}/")
 
 
 @named(CUDA)
