@@ -17,6 +17,7 @@ _BUILT = (Outcome.CORRECT, Outcome.INCORRECT, Outcome.RUNTIME_ERROR)
 _USUAL_REASONS = (
     *("value", "shape", "dtype", "nan", "race", "nondeterministic", "shape-specialised", "refused", "unwritten"),
     *("aliased", "input-mutated", "reused-answer", "wrong-when-timed", "no-code", "too-large", "syntax", "segfault"),
+    "warp-synchronous",
     *screen_rules.RULES,
 )
 _OUTCOME_NAMES = tuple(o.value for o in Outcome if o.decided and o is not Outcome.CORRECT)

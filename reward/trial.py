@@ -19,10 +19,10 @@ from .compare_reply import Judged, differs, judge_reply
 from .gate import ByteBudget, DeviceGate
 from .plan import STATE_FACTOR, Plan, Question
 from .sandbox.buffers import OutputSpec
-from .sandbox.engine import variants
+from .sandbox.engine import explanation, variants
 from .sandbox.failure import ChildFailure
 from .sandbox.limits import Limits
-from .sandbox.session import ChildSession, Zygote
+from .sandbox.session import ChildSession, RunReply, Zygote
 from .task import Task
 from .truth_cache import Reference, SideEffects
 from .verdict import EntryResult, Outcome
@@ -127,6 +127,7 @@ class Trial:
         self._built: tuple[Any, ...] | None = None
         self._asked_twice = False
         self._variants = variants(mode, spec.adversarial)
+        self._explanation = explanation(mode, spec.adversarial)
 
     def close(self) -> None:
         """End the child and everything it started."""
@@ -242,19 +243,11 @@ class Trial:
         self, question: Question, reference: Reference, seed: int, poison: int = POISON, *, once: bool = False
     ) -> tuple[Judged, tuple[Tensor, ...]]:
         """Every variant of one question (or the first one only); a race where only some of them fail."""
-        specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(reference.outputs, reference.dtypes, strict=True)]
         worst: Judged | None = None
         outputs: tuple[Tensor, ...] = ()
         passed = failed = 0
         for variant in self._variants[:1] if once else self._variants:
-            assert self._session is not None
-            with self.host.gate.shared(), self.clock.phase("run"):
-                reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison)
-            self._note(reply.findings)
-            with self.clock.phase("compare"):
-                judged = judge_reply(reply, reference, question.measured, self.spec, own_kernel=self.host.own_kernel)
-                if judged.reason in ("input-mutated", "aliased") and self._reference_does_too(judged, question, seed):
-                    judged = judge_reply(reply, reference, question.measured, self.spec, side_effects=False)
+            judged, reply = self._put(question, reference, seed, variant, poison)
             passed, failed = passed + judged.ok, failed + (not judged.ok)
             if worst is None or judged.severity > worst.severity:
                 worst, outputs = judged, tuple(reply.outputs)
@@ -265,6 +258,21 @@ class Trial:
             message = f"wrong under {failed} of {passed + failed} thread schedules: {worst.message}"
             worst = replace(worst, reason="race", message=message)
         return worst, outputs
+
+    def _put(
+        self, question: Question, reference: Reference, seed: int, variant: Mapping[str, Any], poison: int
+    ) -> tuple[Judged, RunReply]:
+        """One question under one variant."""
+        specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(reference.outputs, reference.dtypes, strict=True)]
+        assert self._session is not None
+        with self.host.gate.shared(), self.clock.phase("run"):
+            reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison)
+        self._note(reply.findings)
+        with self.clock.phase("compare"):
+            judged = judge_reply(reply, reference, question.measured, self.spec, own_kernel=self.host.own_kernel)
+            if judged.reason in ("input-mutated", "aliased") and self._reference_does_too(judged, question, seed):
+                judged = judge_reply(reply, reference, question.measured, self.spec, side_effects=False)
+        return judged, reply
 
     def _note(self, findings: Sequence[Mapping[str, str]]) -> None:
         """Keep what an engine says beside the results for the verdict's reader."""
@@ -322,17 +330,55 @@ class Trial:
         return EntryResult(question.entry.id, outcome, reason, None, None, seed, 0.0, message)
 
     def _explain(self, answer: Answer) -> Answer:
-        """Look once more at a failure: is it one of the changed shape alone, and does it repeat?"""
+        """Look once more at a failure: is it one of the changed shape alone, is it a race, and does it repeat?"""
         result, question = answer.result, answer.question
         if question.twin is not None and not question.entry.declared_shape and result.reason in SPECIALISABLE:
             declared = self.ask(question.twin).result
             if declared.outcome is Outcome.CORRECT:
                 message = f"right at the declared shape, not at {_shape(question)}: {result.message}"
                 return replace(answer, result=replace(result, reason="shape-specialised", message=message))
+        unexplained = ("warp-synchronous",) if self.spec.adversarial else ("value", "nan")
+        if self._explanation is not None and result.reason in unexplained:
+            explained = self._run_explanation(answer)
+            if explained is not None:
+                return replace(answer, result=explained)
         repeatable = self.spec.repeat and result.reason in ("value", "nan") and answer.reference is not None
         if repeatable and self._unsteady(answer):
             return replace(answer, result=replace(result, reason="nondeterministic"))
         return answer
+
+    def _run_explanation(self, answer: Answer) -> EntryResult | None:
+        """A better reason for a failure, from the variant that explains; once per candidate.
+
+        Where the protocol asks for no race check, a race explains wrong values. Where it does, code that trusts a
+        warp's lockstep is wrong by value if a plain run, which keeps it, is wrong as well.
+        """
+        variant, self._explanation = self._explanation, None
+        result, reference, seed = answer.result, answer.reference, answer.result.seed
+        assert variant is not None
+        assert reference is not None
+        assert seed is not None
+        try:
+            with self.host.memory.hold(STATE_FACTOR * answer.question.bytes):
+                self._prepare(answer.question, reference)
+                judged, reply = self._put(answer.question, reference, seed, variant, POISON)
+        except ChildFailure as failure:
+            self._failed(answer.question, seed, failure)
+            return None
+        if self.spec.adversarial:
+            if judged.ok:
+                return None
+            message = f"{judged.message}; besides, {result.message}"
+            return replace(
+                result,
+                outcome=judged.outcome,
+                reason=judged.reason,
+                message=message,
+                err=judged.err,
+                tolerance=judged.tolerance,
+            )
+        race = next((str(f["message"]) for f in reply.findings if f["code"] == "race"), "")
+        return replace(result, reason="race", message=f"{race}; {result.message}") if race else None
 
     def _unsteady(self, answer: Answer) -> bool:
         """Whether a wrong answer comes out differently on fresh buffers."""

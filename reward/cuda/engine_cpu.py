@@ -105,3 +105,8 @@ def variants(strict: bool) -> list[dict[str, Any]]:
     if not strict:
         return [PLAIN_VARIANT.to_json()]
     return [v.to_json() for v in (*STRICT_VARIANTS, RACE_VARIANT)]
+
+
+def explanation(strict: bool) -> dict[str, Any]:
+    """See `sandbox.engine.explanation`."""
+    return (PLAIN_VARIANT if strict else RACE_VARIANT).to_json()

@@ -176,3 +176,14 @@ def variants(mode: str, strict: bool) -> list[dict[str, Any]]:
     if mode != "cuda-emulator":
         return [{}]
     return importlib.import_module(f"{_REWARD}.cuda.engine_cpu").variants(strict)
+
+
+def explanation(mode: str, strict: bool) -> dict[str, Any] | None:
+    """The variant that tells why an answer was wrong, where the engine has one: run after such an answer only.
+
+    Strictly judged, that is a plain run (is code that trusts a warp's lockstep right where it may?); else the race
+    check.
+    """
+    if mode != "cuda-emulator":
+        return None
+    return importlib.import_module(f"{_REWARD}.cuda.engine_cpu").explanation(strict)

@@ -1,0 +1,86 @@
+"""Why a CUDA candidate is wrong, as the verdict says it: a race is called a race, trust in lockstep is told apart."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from emulated import replaced, source
+from kernelward.reward.checker import Checker
+from kernelward.reward.task import JudgeConfig, Task
+from kernelward.reward.verdict import Outcome, Verdict
+from kernelward.suites.problem import problem_from_source
+from kernelward.suites.suite import Suite
+
+PROBLEM = problem_from_source(
+    """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+
+def get_inputs():
+    return [4 * torch.randn(3, 301)]
+
+
+def get_init_inputs():
+    return []
+""",
+    "small_softmax",
+)
+LOCKSTEP = """
+    for (int s = blockDim.x / 2; s >= 32; s >>= 1) {
+        if (t < s) scratch[t] += scratch[t + s];
+        __syncthreads();
+    }
+    volatile float* v = scratch;
+    if (t < 32) {
+        v[t] += v[t + 16]; v[t] += v[t + 8]; v[t] += v[t + 4]; v[t] += v[t + 2]; v[t] += v[t + 1];
+    }
+    __syncthreads();
+    sum = scratch[0]LESS;
+"""
+SUM = """    for (int s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (t < s) scratch[t] += scratch[t + s];
+        __syncthreads();
+    }
+    sum = scratch[0];
+"""
+
+
+@pytest.fixture(scope="module")
+def judged(
+    tmp_path_factory: pytest.TempPathFactory, small_suite: Callable[..., Suite]
+) -> Iterator[Callable[[str, str], Verdict]]:
+    suite = small_suite(PROBLEM, {})
+    config = JudgeConfig(threads=1, suite_cache=str(tmp_path_factory.mktemp("suites")))
+    with Checker(config) as checker:
+        yield lambda text, protocol: checker.judge(Task(text, PROBLEM, protocol, suite=suite, run_key=b"reasons"))
+
+
+def test_a_missing_barrier_is_called_a_race_where_an_official_protocol_sees_wrong_values(
+    judged: Callable[[str, str], Verdict],
+) -> None:
+    broken = replaced(source("softmax"), "scratch[t] = sum;\n    __syncthreads();", "scratch[t] = sum;")
+    verdict = judged(broken, "kernelbench")
+    assert (verdict.verdict, verdict.reason) == (Outcome.INCORRECT, "race")
+    assert "without synchronisation" in verdict.message
+    assert "allclose" in verdict.message
+
+
+def test_wrong_values_without_a_race_are_wrong_values(judged: Callable[[str, str], Verdict]) -> None:
+    verdict = judged(replaced(source("softmax"), "sum += expf", "sum += 2 * expf"), "kernelbench")
+    assert (verdict.verdict, verdict.reason) == (Outcome.INCORRECT, "value")
+
+
+def test_code_that_trusts_lockstep_is_told_apart_only_where_it_is_right_in_lockstep(
+    judged: Callable[[str, str], Verdict],
+) -> None:
+    trusting = replaced(source("softmax"), SUM, LOCKSTEP.replace("LESS", ""))
+    assert judged(trusting, "kernelbench").verdict is Outcome.CORRECT
+    verdict = judged(trusting, "kernelward")
+    assert (verdict.verdict, verdict.reason) == (Outcome.INCORRECT, "warp-synchronous")
+    wrong = replaced(source("softmax"), SUM, LOCKSTEP.replace("LESS", " * 2"))
+    verdict = judged(wrong, "kernelward")
+    assert (verdict.verdict, verdict.reason) == (Outcome.INCORRECT, "value")
