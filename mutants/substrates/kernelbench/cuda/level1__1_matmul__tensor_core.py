@@ -1,6 +1,7 @@
 """Matrix product on tensor cores: each operand as the sum of two TF32 numbers, three products of them per step.
 
-Tensor cores truncate when they accumulate, so each slice of 32 terms is summed there and added in plain float32.
+Tensor cores truncate when they accumulate, so each slice of 32 terms is summed there and added in plain float32, and
+the small products have an accumulator of their own.
 
 problem: level1/1
 style: tensor-core
@@ -19,9 +20,6 @@ CUDA = r"""
 using namespace nvcuda;
 
 constexpr int TILE = 64, SLICE = 32, LDA = SLICE + 8, LDB = TILE + 8, THREADS = 128;
-using LeftFragment = wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major>;
-using RightFragment = wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major>;
-using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 8, float>;
 
 template <typename Fragment>
 __device__ void split_tf32(Fragment& high, Fragment& low) {
@@ -33,6 +31,9 @@ __device__ void split_tf32(Fragment& high, Fragment& low) {
 }
 
 __global__ void matmul_kernel(const float* a, const float* b, float* c, int m, int n, int k) {
+    using LeftFragment = wmma::fragment<wmma::matrix_a, 16, 16, 8, wmma::precision::tf32, wmma::row_major>;
+    using RightFragment = wmma::fragment<wmma::matrix_b, 16, 16, 8, wmma::precision::tf32, wmma::row_major>;
+    using Accumulator = wmma::fragment<wmma::accumulator, 16, 16, 8, float>;
     __shared__ __align__(32) float scratch[TILE * LDA + SLICE * LDB];
     float* as = scratch;
     float* bs = scratch + TILE * LDA;
@@ -55,9 +56,12 @@ __global__ void matmul_kernel(const float* a, const float* b, float* c, int m, i
         }
         __syncthreads();
 
-        Accumulator part[2][2];
+        Accumulator part[2][2], small[2][2];
         for (int i = 0; i < 2; ++i)
-            for (int j = 0; j < 2; ++j) wmma::fill_fragment(part[i][j], 0.0f);
+            for (int j = 0; j < 2; ++j) {
+                wmma::fill_fragment(part[i][j], 0.0f);
+                wmma::fill_fragment(small[i][j], 0.0f);
+            }
         for (int kk = 0; kk < SLICE; kk += 8) {
             LeftFragment left[2], left_low[2];
             RightFragment right[2], right_low[2];
@@ -69,14 +73,15 @@ __global__ void matmul_kernel(const float* a, const float* b, float* c, int m, i
             }
             for (int i = 0; i < 2; ++i)
                 for (int j = 0; j < 2; ++j) {
-                    wmma::mma_sync(part[i][j], left_low[i], right[j], part[i][j]);
-                    wmma::mma_sync(part[i][j], left[i], right_low[j], part[i][j]);
+                    wmma::mma_sync(small[i][j], left_low[i], right[j], small[i][j]);
+                    wmma::mma_sync(small[i][j], left[i], right_low[j], small[i][j]);
                     wmma::mma_sync(part[i][j], left[i], right[j], part[i][j]);
                 }
         }
         for (int i = 0; i < 2; ++i)
             for (int j = 0; j < 2; ++j)
-                for (int e = 0; e < part[i][j].num_elements; ++e) total[i][j].x[e] += part[i][j].x[e];
+                for (int e = 0; e < part[i][j].num_elements; ++e)
+                    total[i][j].x[e] += part[i][j].x[e] + small[i][j].x[e];
         __syncthreads();
     }
 

@@ -12,6 +12,7 @@ CUDA = r"""
 #include <torch/extension.h>
 #include <cuda_runtime.h>
 #include <c10/cuda/CUDAStream.h>
+#include <optional>
 
 #define TILE_W 32
 #define THREAD_ROWS 8
@@ -55,7 +56,7 @@ __global__ void depthwise_kernel(const float* __restrict__ x, const float* __res
     }
 }
 
-torch::Tensor depthwise_cuda(torch::Tensor x, torch::Tensor weight, c10::optional<torch::Tensor> bias, int64_t stride,
+torch::Tensor depthwise_cuda(torch::Tensor x, torch::Tensor weight, std::optional<torch::Tensor> bias, int64_t stride,
                              int64_t padding) {
     const int batch = x.size(0), channels = x.size(1), height = x.size(2), width = x.size(3), size = weight.size(2);
     const int out_height = (height + 2 * padding - size) / stride + 1;
@@ -81,7 +82,7 @@ torch::Tensor depthwise_cuda(torch::Tensor x, torch::Tensor weight, c10::optiona
 """
 
 CPP = """
-torch::Tensor depthwise_cuda(torch::Tensor x, torch::Tensor weight, c10::optional<torch::Tensor> bias, int64_t stride,
+torch::Tensor depthwise_cuda(torch::Tensor x, torch::Tensor weight, std::optional<torch::Tensor> bias, int64_t stride,
                              int64_t padding);
 """
 
