@@ -70,7 +70,7 @@ class ModelNew(nn.Module):
         out_w = (width + 2 * padding - kernel) // stride + 1
         out = torch.empty(batch, out_channels, out_h, out_w, device=x.device, dtype=torch.float32)
         pixels = batch * out_h * out_w
-        conv_kernel[(triton.cdiv(pixels, 512), triton.cdiv(out_channels, 16))](
+        conv_kernel[(triton.cdiv(pixels, 256), triton.cdiv(out_channels, 16))](
             x,
             self.conv.weight,
             self.conv.bias,
@@ -86,9 +86,9 @@ class ModelNew(nn.Module):
             padding,
             channels * kernel * kernel,
             KERNEL=kernel,
-            BLOCK_P=512,
+            BLOCK_P=256,
             BLOCK_C=16,
             BLOCK_K=32,
-            num_warps=16,
+            num_warps=8,
         )
         return out
