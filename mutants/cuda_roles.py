@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from .cuda import CudaTree
-from .cuda_syntax import LOOPS, Node
+from .cuda_syntax import LOOPS, Change, Node
 from .cuda_types import COMPARISONS, arguments, call_name, is_float, is_float_literal, number, type_of
 
 # ---- control flow ----------------------------------------------------------------------------------------------------
@@ -115,6 +115,16 @@ def is_guard(tree: CudaTree, node: Node) -> bool:
     """Whether a condition keeps a thread inside the data: comparisons of indices alone, joined by `&&` or `||`."""
     parts = [part for whole in conjuncts(node) for part in conjuncts(whole, "||")]
     return all(is_bound_check(tree, part) for part in parts)
+
+
+_ATOMS = ("identifier", "number_literal", "field_expression", "parenthesized_expression", "call_expression")
+
+
+def less_one(bound: Node) -> tuple[Change, ...]:
+    """The changes that take one off an expression."""
+    if bound.type in _ATOMS:
+        return (bound.after(" - 1"),)
+    return (bound.before("("), bound.after(") - 1"))
 
 
 def returns_only(node: Node | None) -> bool:
