@@ -196,7 +196,7 @@ def test_numbers_epsilons_and_sentinels() -> None:
         None,
         1000,
     ]
-    assert [is_float_literal(value(text)[1]) for text in ("1.0", "1e3", "2f", "0xf", "7")] == [True] * 3 + [False] * 2
+    assert [is_float_literal(value(text)[1]) for text in ("1.0", "1e3", "2.f", "0xf", "7")] == [True] * 3 + [False] * 2
     assert [is_epsilon(*value(text)) for text in ("eps", "(float)eps", "1e-5f", "0.0f", "0.5f", "n")] == [True] * 3 + [
         False
     ] * 3
