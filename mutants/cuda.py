@@ -134,14 +134,18 @@ class CudaTree:
         return len(self._by_type.get("ERROR", ())) + sum(1 for node in missing if not node.children)
 
     def site(self, detail: str, *changes: Change) -> Site | None:
-        """A site from changes of the C++; None where one of them touches what the file does not hold."""
+        """A site from changes of the C++, the one that says where it is first.
+
+        None where one of them touches what the file does not hold, or where they overlap.
+        """
         edits = [change.home.edit(change.start, change.end, change.text) for change in changes]
         known = sorted(edit for edit in edits if edit is not None)
         if not known or len(known) < len(edits):
             return None
         if any(first.end > second.start for first, second in pairwise(known)):
             return None
-        return Site(tuple(known), line_of(self._lines, known[0].start), " ".join(detail.split()))
+        place = next(edit for edit in edits if edit is not None)
+        return Site(tuple(known), line_of(self._lines, place.start), " ".join(detail.split()))
 
     @cached_property
     def functions(self) -> tuple[Function, ...]:

@@ -29,7 +29,7 @@ REPLACES = {
 def _through_half(node: Node) -> tuple[Change, ...]:
     """The changes that round an expression to half and back, its header included."""
     changes = (node.before("__half2float(__float2half("), node.after("))"))
-    return (*_half_header(node), *changes)
+    return (*changes, *_half_header(node))
 
 
 def _half_header(node: Node) -> tuple[Change, ...]:
@@ -43,10 +43,10 @@ def _acc_fp16(tree: CudaTree) -> Iterator[Site | None]:
         if type_of(tree, found.target) == "float" and not has_effects(found.target):
             yield tree.site(
                 f"the sum in `{excerpt(found.node)}` is rounded to half",
-                *_half_header(found.node),
                 found.node.at("operator").replaced("="),
                 found.value.before(f"__half2float(__float2half({found.target.text} + ("),
                 found.value.after(")))"),
+                *_half_header(found.node),
             )
     for node in tree.nodes("assignment_expression"):
         if node.operator == "=" and node.has("left", "right") and type_of(tree, node.at("left")) == "float":
