@@ -65,6 +65,11 @@ def test_every_substrate_of_ours_solves_a_problem_of_ours(substrate: Substrate) 
     assert substrate.name.startswith(f"{substrate.backend}/")
 
 
+@named([s for s in OURS if s.backend == "cuda"])
+def test_the_grammar_understands_every_cuda_substrate_of_ours(substrate: Substrate) -> None:
+    assert CudaTree(substrate.source).errors == 0
+
+
 @named(CUDA)
 def test_every_cuda_substrate_is_within_what_the_emulator_runs(substrate: Substrate) -> None:
     assert emulator_gap(substrate.source) is None
@@ -76,7 +81,6 @@ def test_the_device_code_of_every_cuda_substrate_compiles(substrate: Substrate) 
     extension = extension_of(substrate)
     parts = split(extension)
     assert parts.kernels
-    assert parts.errors == ()
     assert nvrtc().compile(device_program(extension, parts, "sm_90", instantiations(parts))).image
 
 
