@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from ..reward.cuda.engine_compile import python_hash
+from ..reward.cuda.engine_compile import prepare, python_hash
 from ..reward.sandbox.failure import ChildFailure
 from ..reward.sandbox.limits import Limits
 from ..reward.sandbox.session import ChildSession, Zygote
@@ -30,7 +30,7 @@ from .mutant import Backend, Mutant, Substrate
 State = Literal["ready", "compile-error", "duplicate", "equivalent"]
 How = Literal["nvrtc", "ptx", "emulator", "source"]
 
-LOAD_S = 60.0
+LOAD_S = 120.0
 PER_CHILD = 100
 """Candidates that one child compiles before a fresh one takes over: compilers in a process keep memory."""
 _ORDER: tuple[How, ...] = ("source", "emulator", "ptx", "nvrtc")
@@ -63,6 +63,8 @@ class Screener:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        if backend == "cuda":
+            prepare()  # here, where it may take its time: a zygote has to be ready within two minutes
         self._zygote = Zygote("cuda-compile") if backend == "cuda" else None
 
     def __enter__(self) -> Self:
@@ -138,20 +140,29 @@ class _Bench:
             return Screened("compile-error", detail=f"{type(error).__name__}: {error}")
         if self._zygote is None:
             return Screened("ready", python_hash(source))
+        failure: ChildFailure | None = None
+        for _ in range(2):
+            try:
+                return _summed(self._child(self._zygote).load(source).compiled, source)
+            except ChildFailure as caught:
+                failure = caught
+            if not failure.alive:
+                self._end()
+            # A child that died or took too long gets a second chance alone: the one before may have left it little.
+            if failure.alive or failure.kind == "infra_error":
+                break
+        assert failure is not None
+        if failure.kind in ("infra_error", "unrefereeable"):
+            raise failure
+        return Screened("compile-error", detail=_first_line(failure.message or str(failure)))
+
+    def _child(self, zygote: Zygote) -> ChildSession:
         if self._loads >= PER_CHILD:
             self._end()
         if self._session is None:
-            self._session = self._zygote.spawn(Limits(load_s=LOAD_S))
+            self._session = zygote.spawn(Limits(load_s=LOAD_S))
         self._loads += 1
-        try:
-            reply = self._session.load(source)
-        except ChildFailure as failure:
-            if not failure.alive:
-                self._end()
-            if failure.kind in ("infra_error", "unrefereeable"):
-                raise
-            return Screened("compile-error", detail=_first_line(failure.message or str(failure)))
-        return _summed(reply.compiled, source)
+        return self._session
 
 
 def _summed(found: Sequence[dict[str, str]], source: str) -> Screened:

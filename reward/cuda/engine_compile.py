@@ -32,6 +32,24 @@ from .toolchain import PreparedHost, preprocess
 ARCHITECTURE = "sm_90"
 
 
+def prepare() -> tuple[PreparedHost | None, str, Toolchain | None]:
+    """Make what compiling needs and is made once per machine (half a minute, more on a busy one).
+
+    Returns:
+        The host compiler of the GPU's path, or None and why there is none; the emulator's, or None without a C++
+        compiler.
+    """
+    host, missing, toolchain = None, "", None
+    try:
+        nvrtc()
+        host = gpu_host_compiler().prepare()
+    except (NvrtcMissing, Unsupported, CompileFailure) as error:
+        missing = str(error)
+    with contextlib.suppress(ToolchainError):
+        toolchain = Toolchain.prepare()
+    return host, missing, toolchain
+
+
 class CompileEngine(TorchEngine):
     """Mode `cuda-compile`. One session may load many candidates: host code that was compiled before is not again."""
 
@@ -45,15 +63,9 @@ class CompileEngine(TorchEngine):
         self._compiled: list[dict[str, Any]] = []
 
     def warm(self) -> None:
-        """Import torch, load NVRTC, prepare both host compilers (once per machine)."""
+        """Import torch, load NVRTC, prepare both host compilers."""
         super().warm()
-        try:
-            nvrtc()
-            self._host = gpu_host_compiler().prepare()
-        except (NvrtcMissing, Unsupported, CompileFailure) as error:
-            self._missing = str(error)
-        with contextlib.suppress(ToolchainError):  # no C++ compiler: `_emulated` says so
-            self._toolchain = Toolchain.prepare()
+        self._host, self._missing, self._toolchain = prepare()
 
     def paths(self) -> list[Path]:
         """Headers and prepared compilers."""
