@@ -333,8 +333,8 @@ def run_coverage(options: CoverageOptions) -> int:
     `ours`, `official`, `balanced`, `bootstrap`, `groups`, and for suites `selected`, `held_out`, `refusal`,
     `at_official`, `held_out_at_official`, else null), `effects` (`inputs`, `tolerance`, `engine` and a share),
     `suites` {problem: {k: entry ids}}, `inexact`, `fail_under` (null where not asked) and `ok`. A share is
-    {`detected`, `of`, `unknown`, `share` (null of nothing), `low`, `high`, `at_least` (unknown ones missed)}; fractions,
-    not percentages.
+    {`detected`, `of`, `unknown`, `share` (null of nothing), `low`, `high`, `at_least` (unknown ones missed)}, in
+    fractions, not percentages.
 
     Returns:
         0, or 1 below the threshold.

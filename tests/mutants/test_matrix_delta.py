@@ -124,7 +124,6 @@ def contents(matrix: Matrix) -> dict[tuple[str, str, str], str]:
     max_examples=8,
     phases=[Phase.explicit, Phase.generate],
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     st.dictionaries(
