@@ -1,0 +1,363 @@
+"""Put one kernel to many entries and record what each shows: one row of the kill matrix.
+
+The kernel runs in the sandbox, like any candidate. A cell keeps the error against truth and the margin against the
+reference, so that tolerances can be changed later without running anything (`mutants.matrix`).
+"""
+
+import importlib.metadata
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from ..reward.checker import MODES
+from ..reward.compare_reply import FINDINGS
+from ..reward.cuda.emulator import RACE_VARIANT
+from ..reward.sandbox.buffers import OutputSpec
+from ..reward.sandbox.engine import variants
+from ..reward.sandbox.failure import ChildFailure
+from ..reward.sandbox.limits import Limits
+from ..reward.sandbox.session import ChildSession, RunReply, Zygote
+from ..reward.truth_cache import SingleFlight
+from ..reward.verdict import Outcome
+from ..suites.compare import allclose_margin, normalised_error
+from ..suites.draw import draw_entry, entry_dtype
+from ..suites.entry import Entry
+from ..suites.hashing import derive_seed
+from ..suites.oracle import ReferenceFlags, Truth, compute_truth, reference_outputs
+from ..suites.problem import RNG_LOCK, Problem
+from ..suites.validity import Measured
+from ..suites.version import version
+
+CellClass = Literal["pass", "value", "crash", "hang", "race", "refused"]
+Variant = Literal["plain", "strict"]
+
+SEEDS = 3  # a kill has to hold in so many of so many draws
+OFFICIAL_FLAGS = ReferenceFlags(matmul_tf32=False, cudnn_tf32=True)  # torch's defaults, as the official check has them
+#: A mutant that hangs costs its limit; the entries of a matrix are small.
+LIMITS = Limits(run_s=10.0, build_s=20.0)
+LIMITS_GPU = Limits(run_s=10.0, build_s=20.0, load_s=120.0)
+RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
+OFFICIAL_TOLERANCE = 1e-2
+_POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
+_SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One entry as it is put to a kernel.
+
+    Attributes:
+        entry: the recipe.
+        measured: the gate's measurements; None for the entries of official protocols.
+        variant: `plain`: one run as a GPU would do it; `strict`: adversarial schedules, poison, guards.
+        races: whether a strict question also runs the race check, which costs a compilation of its own. What races
+            depends on the shape and hardly on the values, so one entry of each shape asks for it.
+    """
+
+    entry: Entry
+    measured: Measured | None = None
+    variant: Variant = "strict"
+    races: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """What one entry showed about one kernel.
+
+    Attributes:
+        entry: id.
+        variant: as the question's.
+        seeds: over how many draws.
+        cls: what happened. `value`: an error above our tolerance (or, without one, a margin above 1e-2); `refused`: it
+            raised at a changed shape before any output.
+        errs: normalised error against truth per output, the least over the draws; inf for another shape or a crash.
+        margin: `max |reference - y| / (1 + |y|)` against the fp32 reference, the least over the draws.
+        seconds: spent in forward calls.
+        detail: for people: a crash's message, a race's two lines.
+    """
+
+    entry: str
+    variant: Variant
+    seeds: int
+    cls: CellClass
+    errs: tuple[float, ...]
+    margin: float
+    seconds: float
+    detail: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """Whether it shows the kernel wrong."""
+        return self.cls not in ("pass", "refused")
+
+
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    inputs: list[object]
+    init_inputs: list[object]
+    state: dict[str, Tensor]
+    seed: int
+    model_seed: int
+    truth: Truth
+    official: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        held = [t for t in (*self.inputs, *self.state.values(), *self.official) if isinstance(t, Tensor)]
+        return sum(t.numel() * t.element_size() for t in held) + self.truth.nbytes
+
+
+class KernelBroken(Exception):
+    """The kernel could not be loaded, or died too often: the rest of its row stays empty."""
+
+
+class Evaluator:
+    """Evaluates kernels on one device, from any number of threads.
+
+    Args:
+        device: `cpu`, or `cuda` (the first that this process sees).
+        truth_bytes: how much truth is kept between rows.
+    """
+
+    def __init__(self, device: str = "cpu", truth_bytes: int = 2 << 30) -> None:
+        self.device = "cuda:0" if device.startswith("cuda") else "cpu"
+        self.on_gpu = self.device != "cpu"
+        self.limits = LIMITS_GPU if self.on_gpu else LIMITS
+        self._draws: SingleFlight[_Draw] = SingleFlight(truth_bytes, lambda d: d.nbytes)
+        self._zygotes: SingleFlight[Zygote] = SingleFlight(1 << 30, lambda _: 0)
+        self._started: list[Zygote] = []
+
+    def close(self) -> None:
+        """End all zygotes and their children."""
+        for zygote in self._started:
+            zygote.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def mode(self, backend: str) -> str:
+        """The sandbox mode that runs kernels of a backend here."""
+        return MODES[backend][self.on_gpu]
+
+    def zygote(self, mode: str) -> Zygote:
+        """The warm process of a mode, started when it is first needed."""
+
+        def start() -> Zygote:
+            zygote = Zygote(mode, self.device)
+            self._started.append(zygote)
+            return zygote
+
+        return self._zygotes.get(mode, start)
+
+    def draw(self, problem: Problem, question: Question, index: int) -> _Draw:
+        """One of a cell's draws and what is right for it, computed once for all kernels.
+
+        Raises:
+            OracleError: the reference cannot answer here.
+        """
+        entry, measured = question.entry, question.measured
+
+        def compute() -> _Draw:
+            with RNG_LOCK:
+                drawn = draw_entry(problem, entry, matrix_seed(problem, entry, index), self.device)
+                state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
+                truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None)
+                official = tuple(reference_outputs(drawn, OFFICIAL_FLAGS))
+            return _Draw(drawn.inputs, drawn.init_inputs, state, drawn.seed, drawn.model_seed, truth, official)
+
+        return self._draws.get((problem.hash, entry.id, index, measured is not None), compute)
+
+    def open(self, source: str, backend: str, problem: Problem) -> "KernelRun":
+        """A kernel to put questions to; a context manager."""
+        return KernelRun(self, source, backend, problem)
+
+
+def matrix_seed(problem: Problem, entry: Entry, index: int) -> int:
+    """The seed of one of a cell's draws: public and fixed, so that two machines fill the same cell."""
+    return derive_seed(b"kernelward matrix", problem.hash, entry.id, index)
+
+
+class KernelRun:
+    """One kernel and its child; another child takes over where one died. Not thread-safe.
+
+    Args:
+        host: draws, zygotes, limits.
+        source: a candidate's source.
+        backend: `cuda`, `triton` or `torch`.
+        problem: what it is for.
+    """
+
+    def __init__(self, host: Evaluator, source: str, backend: str, problem: Problem) -> None:
+        self.host = host
+        self.source = source
+        self.problem = problem
+        self.mode = host.mode(backend)
+        self.deaths = 0
+        self._session: ChildSession | None = None
+        self._built: object = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+        self._built = None
+
+    def cell(self, question: Question, draws: int = 1) -> CellResult | None:
+        """Put one question, with that many draws or up to the first one that the kernel survives.
+
+        Returns:
+            None where it says nothing about the kernel (the engine here cannot run this dtype, for one).
+
+        Raises:
+            KernelBroken: it does not load, or died more than `RESTARTS` times.
+            ChildFailure: `infra_error` only.
+            OracleError: the reference cannot answer an entry that the gate admitted.
+        """
+        found: list[CellResult] = []
+        for index in range(draws):
+            if self.deaths > RESTARTS:
+                raise KernelBroken(f"it ended its process {self.deaths} times")
+            draw = self.host.draw(self.problem, question, index)
+            try:
+                found.append(self._ask(question, draw))
+            except ChildFailure as failure:
+                cell = self._failed(question, draw, failure)
+                if cell is None:
+                    return None
+                found.append(cell)
+            if not found[-1].killed:
+                break  # a kill has to hold in every draw
+        return merged(found)
+
+    def _open(self, question: Question, draw: _Draw) -> ChildSession:
+        if self._session is None:
+            self._session = self.host.zygote(self.mode).spawn(self.host.limits)
+            self._session.load(self.source)
+        plain = not any(isinstance(v, Tensor) for v in draw.init_inputs)
+        key = (
+            question.entry.constants,
+            question.entry.dtype,
+            repr(draw.init_inputs) if plain else None,
+            draw.model_seed if draw.state or not plain else None,
+        )
+        if key != self._built:
+            self._built = None
+            self._session.build(draw.init_inputs, draw.state, draw.model_seed, entry_dtype(question.entry))
+            self._built = key
+        return self._session
+
+    def _ask(self, question: Question, draw: _Draw) -> CellResult:
+        session = self._open(question, draw)
+        truth = draw.truth
+        specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(truth.outputs, truth.output_dtypes, strict=True)]
+        answers: list[CellResult] = []
+        for i, variant in enumerate(self._variants(question)):
+            reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2])
+            answers.append(_judged(question, draw, reply))
+            if answers[-1].killed:
+                break
+        worst = max(answers, key=lambda a: (a.killed, max(a.errs, default=0.0)))
+        if worst.cls == "value" and len(answers) > 1:
+            worst = replace(worst, cls="race", detail=f"right under {len(answers) - 1} other schedules or poisons")
+        return replace(worst, seconds=sum(a.seconds for a in answers))
+
+    def _variants(self, question: Question) -> list[dict[str, Any]]:
+        found = variants(self.mode, question.variant == "strict")
+        if self.mode == "cuda-emulator" and question.variant == "strict" and not question.races:
+            return [v for v in found if v != RACE_VARIANT.to_json()]
+        return found
+
+    def _failed(self, question: Question, draw: _Draw, failure: ChildFailure) -> CellResult | None:
+        """The cell that a failure in the child stands for; None where it says nothing about this entry."""
+        if failure.kind == "infra_error":
+            raise failure
+        if not failure.alive:
+            self._close()
+            self.deaths += 1
+        if failure.phase == "load" and failure.kind != "timeout":
+            raise KernelBroken(failure.message or failure.reason)
+        if failure.kind == "unrefereeable":
+            return None
+        cls: CellClass = "crash"
+        if failure.kind == "timeout":
+            cls = "hang"
+        elif failure.kind == "incorrect":
+            cls = "value"
+        elif failure.reason == "refused" and not question.entry.declared_shape:
+            cls = "refused"
+        worst = (math.inf,) * len(draw.truth.outputs)
+        detail = f"{failure.reason}: {failure.message}"[:500]
+        return CellResult(question.entry.id, question.variant, 1, cls, worst, math.inf, 0.0, detail)
+
+
+def _judged(question: Question, draw: _Draw, reply: RunReply) -> CellResult:
+    """One forward call as a cell."""
+    truth = draw.truth
+    errs = tuple(
+        normalised_error(y, t, s, truth.selection(i))
+        for i, (y, t, s) in enumerate(zip(reply.outputs, truth.outputs, truth.scales, strict=True))
+    )
+    margin = max(allclose_margin(r, y) for r, y in zip(draw.official, reply.outputs, strict=True))
+    if question.measured is None:
+        wrong = margin > OFFICIAL_TOLERANCE
+    else:
+        wrong = any(e > t for e, t in zip(errs, question.measured.tolerance, strict=True))
+    cls: CellClass = "value" if wrong else "pass"
+    detail = ""
+    if question.variant == "strict":
+        codes = {f["code"]: f["message"] for f in reply.findings}
+        decisive = next((code for code in FINDINGS if code in codes), None)
+        if decisive is not None:
+            cls, detail = _class_of_finding(decisive), f"{decisive}: {codes[decisive]}"
+        if reply.inputs_changed:
+            errs, margin, cls, detail = (math.inf,) * len(errs), math.inf, "value", "an input was changed"
+    return CellResult(question.entry.id, question.variant, 1, cls, errs, margin, reply.seconds, detail)
+
+
+def _class_of_finding(code: str) -> CellClass:
+    if code == "deadlock":
+        return "hang"
+    return "race" if FINDINGS[code] is Outcome.INCORRECT else "crash"
+
+
+def merged(cells: Sequence[CellResult]) -> CellResult:
+    """One cell of several draws: the one most favourable to the kernel, because a kill has to hold in all of them."""
+    mildest = min(cells, key=lambda c: (_SEVERITY[c.cls], max(c.errs, default=0.0)))
+    return replace(
+        mildest,
+        seeds=len(cells),
+        errs=tuple(min(errs) for errs in zip(*(c.errs for c in cells), strict=True)),
+        margin=min(c.margin for c in cells),
+        seconds=sum(c.seconds for c in cells),
+    )
+
+
+def environment(evaluator: Evaluator, backend: str) -> dict[str, Any]:
+    """What cells of a backend's kernels depend on here, beside kernel and entry: the matrix's environment."""
+    mode = evaluator.mode(backend)
+    found: dict[str, Any] = {
+        "engine": mode,
+        "device_class": "cuda" if evaluator.on_gpu else "cpu",
+        "device": torch.cuda.get_device_name(0) if evaluator.on_gpu else platform.machine(),
+        "kernelward": version(),
+        "torch": str(torch.__version__),
+    }
+    if backend == "triton":
+        found["triton"] = importlib.metadata.version("triton")
+    if evaluator.on_gpu:
+        found["variants"] = ["plain"]  # there is no other way to run there, so plain cells stand for strict ones
+    return found

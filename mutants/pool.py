@@ -1,0 +1,152 @@
+"""The pool of entries that a problem's suite is chosen from: generators x shapes, each through the validity gate.
+
+The gate knows no mutant: what may judge is decided before anything is measured with it (`suites.validity`). Rejections
+are kept with their reasons.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..suites.draw import entry_bytes
+from ..suites.entry import Entry
+from ..suites.generators import GENERATORS
+from ..suites.problem import Problem
+from ..suites.shapes import ragged_variants
+from ..suites.static import static_problem
+from ..suites.tolerance import TolerancePolicy
+from ..suites.traits import Traits, inspect_problem
+from ..suites.validity import Admission, admit
+
+MIB = 1 << 20
+LEAST = 30  # entries that a pool has at least, where the problem admits so many
+#: Inputs that are dense and random: an index that is wrong reads another value nearly everywhere. A suite's first entry
+#: is one of these.
+DENSE = ("normal", "own")
+#: (generator, parameters) in the order in which they are tried; which of them a problem admits is its traits' matter.
+RECIPES: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("normal", {}),
+    ("own", {}),
+    ("spiky", {}),
+    ("negative", {}),
+    ("integers", {}),
+    ("ramp", {}),
+    ("thresholds", {}),
+    ("ties", {}),
+    ("large", {}),
+    ("offset", {}),
+    ("alternating", {}),
+    ("one_hot", {}),
+    ("zero_rows", {}),
+    ("constant_rows", {}),
+    ("normal", {"sigma": 4.0}),
+    ("normal", {"sigma": 0.01}),
+)
+_DECLARED = ("normal", "own", "spiky", "negative", "offset", "ramp")
+_SMALL = (MIB, 8 * MIB, 64 * MIB, 512 * MIB)
+#: Bytes and multiply-adds up to which a declared-shape entry is put to mutants.
+DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (12 << 30, 4_000_000_000_000)}
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What the gate said about a problem's candidates for entries.
+
+    Attributes:
+        problem: the problem.
+        device_class: `cpu` or `cuda`.
+        admissions: admitted and rejected ones, in the order in which they were tried.
+    """
+
+    problem: Problem
+    device_class: str
+    admissions: tuple[Admission, ...]
+
+    @property
+    def admitted(self) -> tuple[Admission, ...]:
+        """The entries that may judge, the cheapest first (by static bytes, then by id, so that runs agree)."""
+        kept = [a for a in self.admissions if a.admitted and a.measured is not None]
+        return tuple(sorted(kept, key=lambda a: (a.measured.bytes if a.measured else 0, a.entry.id)))
+
+
+def declared_too_large(problem: Problem, device_class: str) -> str:
+    """Why the declared shape is not put to mutants on this class of device; "" where it is."""
+    size, work = entry_bytes(problem, Entry.make()), static_problem(problem, ()).work
+    most_bytes, most_work = DECLARED_LIMIT[device_class]
+    if size > most_bytes:
+        return f"{size / MIB:.0f} MiB at the declared shape, of at most {most_bytes / MIB:.0f}"
+    return f"{work:.1e} multiply-adds at the declared shape, of at most {most_work:.1e}" if work > most_work else ""
+
+
+def pool_shapes(problem: Problem, traits: Traits) -> list[dict[str, Any]]:
+    """Small ragged shapes of a problem, the most useful first; the smallest byte bound that gives any."""
+    found = (ragged_variants(problem, traits, max_bytes=size) for size in _SMALL)
+    return next((variants for variants in found if variants), [])
+
+
+def pool_entries(problem: Problem, device_class: str, least: int = LEAST) -> Iterator[Entry]:
+    """Candidates for a pool, the most useful first.
+
+    Every recipe at the first two shapes, dense ones at all shapes and the declared one, then the rest, until the
+    caller has enough.
+
+    Args:
+        least: so many distinct ones at least, if the problem's traits allow them.
+    """
+    traits = inspect_problem(problem)
+    shapes = pool_shapes(problem, traits)
+    recipes = [(g, p) for g, p in RECIPES if GENERATORS[g].applies(traits)]
+    seen: set[str] = set()
+
+    def fresh(wanted: Sequence[tuple[str, Mapping[str, Any]]], at: Sequence[Mapping[str, Any]]) -> Iterator[Entry]:
+        for shape in at:
+            for generator, params in wanted:
+                entry = Entry.make(generator, params=params, constants=shape)
+                if entry.id not in seen:
+                    seen.add(entry.id)
+                    yield entry
+
+    yield from fresh(recipes, shapes[:2])
+    dense = [(g, p) for g, p in recipes if g in DENSE and not p]
+    yield from fresh(dense, shapes)
+    if not declared_too_large(problem, device_class):
+        yield from fresh([(g, p) for g, p in recipes if g in _DECLARED and not p], [{}])
+    if len(seen) < least:
+        yield from fresh(recipes, shapes[2:])
+    if len(seen) < least and not declared_too_large(problem, device_class):
+        yield from fresh(recipes, [{}])
+
+
+def build_pool(
+    problem: Problem,
+    device: str | torch.device = "cpu",
+    policy: TolerancePolicy | None = None,
+    known: Mapping[str, Admission] | None = None,
+    progress: Progress | None = None,
+) -> Pool:
+    """Put a problem's pool through the gate.
+
+    Args:
+        problem: the problem.
+        device: where tolerances are measured.
+        policy: which implementations count as correct.
+        known: answers of the gate from an earlier run with the same versions, by entry id: not asked again.
+        progress: called with the id of each entry before it is measured.
+
+    Raises:
+        InputError: the problem's own code is broken.
+    """
+    target = torch.device(device)
+    admissions = []
+    for entry in pool_entries(problem, target.type):
+        answer = (known or {}).get(entry.id)
+        if answer is None:
+            if progress is not None:
+                progress(entry.id)
+            answer = admit(problem, entry, target, policy)
+        admissions.append(answer)
+    return Pool(problem, target.type, tuple(admissions))
