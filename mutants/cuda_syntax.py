@@ -4,6 +4,7 @@ The grammar's tree (tree-sitter-cuda) is copied into `Node`s without comments, s
 text, so that no operator can touch those.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field as default
@@ -12,7 +13,7 @@ from functools import lru_cache
 import tree_sitter
 import tree_sitter_cuda
 
-from ..reward.cuda.lexical import mask_attributes
+from ..reward.cuda.lexical import blank, mask_attributes
 from .embedded import EmbeddedText
 
 # Nodes whose insides no operator sees: text for the preprocessor, literals.
@@ -209,6 +210,9 @@ class Node:
         return Change(self.home, self.end, self.end, text)
 
 
+_PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(?:\\\r?\n|[^\n])*", re.MULTILINE)
+
+
 @lru_cache(maxsize=1)
 def _parser() -> tree_sitter.Parser:
     return tree_sitter.Parser(tree_sitter.Language(tree_sitter_cuda.language()))
@@ -216,9 +220,11 @@ def _parser() -> tree_sitter.Parser:
 
 def parse(home: EmbeddedText) -> Node:
     """The tree of one text."""
+    # The grammar takes a pragma between a loop's head and its body for the body.
+    code = _PRAGMA.sub(lambda match: blank(match.group()), mask_attributes(home.text))
     # One byte per character, so that offsets are the text's own; characters beyond ASCII stand in comments and strings.
-    code = mask_attributes(home.text).encode("ascii", "replace")
-    cursor = _parser().parse(code).walk()
+    data = code.encode("ascii", "replace")
+    cursor = _parser().parse(data).walk()
     root: Node | None = None
     parents: list[Node] = []
     while True:
@@ -227,7 +233,7 @@ def parse(home: EmbeddedText) -> Node:
         device = parent is not None and parent.device
         if source.type == "function_definition" and not device:
             body = source.child_by_field_name("body")
-            head = code[source.start_byte : body.start_byte if body is not None else source.end_byte]
+            head = data[source.start_byte : body.start_byte if body is not None else source.end_byte]
             device = b"__global__" in head or b"__device__" in head
         node = Node(
             source.type,

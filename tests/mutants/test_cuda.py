@@ -229,6 +229,13 @@ def test_loops_sums_and_barriers() -> None:
     assert sum(is_barrier(node) for node in tree.nodes("expression_statement")) == 3
 
 
+def test_a_pragma_between_loops_is_no_body() -> None:
+    code = "for (int i = 0; i < n; ++i)\n#pragma unroll\n    for (int j = 0; j < m; ++j) a += 1.0f;"
+    tree = CudaTree.of_snippet(code)
+    assert tree.errors == 0
+    assert [loop.body.type for loop in for_loops(tree)] == ["for_statement", "expression_statement"]
+
+
 def test_one_place_per_statement() -> None:
     tree = CudaTree.of_snippet("a = b + c + d; e = f + g;")
     assert [node.text for node in one_per_statement(tree.nodes("binary_expression"))] == ["b + c + d", "f + g"]
