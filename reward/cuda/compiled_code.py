@@ -27,7 +27,7 @@ def code_hash(image: bytes) -> str:
         raise ValueError("not an ELF64 image")
     try:
         return _hash_sections(image)
-    except (struct.error, IndexError) as error:
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
         raise ValueError(f"a damaged ELF64 image: {error}") from None
 
 

@@ -1,0 +1,113 @@
+"""Screens: what compiles, what compiles to nothing new, and that a mutant's module level stays in its sandbox."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kernelward.mutants.mutant import Mutant, Substrate
+from kernelward.mutants.screens import Screened, Screener, ScreenError, screen
+from kernelward.reward.cuda.compiled_code import code_hash
+from kernelward.reward.cuda.engine_compile import python_hash
+
+SOURCE = (Path(__file__).parents[2] / "examples" / "kernels" / "cuda" / "relu.py").read_text()
+SUBSTRATE = Substrate("cuda/relu", "relu", "cuda", "naive", SOURCE)
+TRITON = "import triton\n\n@triton.jit\ndef kernel(x):\n    '''Says nothing.'''\n    y = x + 1\n"
+
+
+@pytest.fixture(scope="module")
+def screener() -> Iterator[Screener]:
+    with Screener("cuda") as made:
+        yield made
+
+
+def mutants(*sources: str, substrate: Substrate = SUBSTRATE) -> list[Mutant]:
+    return [
+        Mutant(f"m{i}", substrate.name, substrate.hash, "relu", substrate.backend, "op", "boundary", 1, "", source)
+        for i, source in enumerate(sources)
+    ]
+
+
+def changed(old: str, new: str, source: str = SOURCE) -> str:
+    assert old in source
+    return source.replace(old, new, 1)
+
+
+@pytest.fixture(scope="module")
+def screened(screener: Screener) -> dict[str, Screened]:
+    weaker = changed("0.0f", "1.0f")
+    cases = {
+        "same code": changed("0.0f", "(1.0f - 1.0f)"),
+        "another constant": weaker,
+        "the same constant, computed": changed("0.0f", "(2.0f - 1.0f)"),
+        "a line more": changed("__global__", "// nothing\n\n__global__"),
+        "device error": changed("0.0f", "0.0f +* undeclared"),
+        "host error": changed("return y;", "return nothing;"),
+        "host code": changed("256", "128"),
+        "python": changed("extension.relu_cuda(", "2 * extension.relu_cuda("),
+        "no python": changed("class ModelNew", "class class ModelNew"),
+        "exits": changed("class ModelNew", "import os\nos._exit(7)\n\n\nclass ModelNew"),
+        "after the exit": weaker + "\n\nUNUSED = 1\n",
+    }
+    found = screener.screen(mutants(*cases.values()), SUBSTRATE)
+    return dict(zip(cases, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("case", "state"),
+    [
+        ("same code", "equivalent"),
+        ("another constant", "ready"),
+        ("the same constant, computed", "duplicate"),
+        ("a line more", "equivalent"),
+        ("device error", "compile-error"),
+        ("host error", "compile-error"),
+        ("host code", "ready"),
+        ("python", "ready"),
+        ("no python", "compile-error"),
+        ("exits", "compile-error"),
+        ("after the exit", "ready"),
+    ],
+)
+def test_each_state_by_compiled_code(screened: dict[str, Screened], case: str, state: str) -> None:
+    assert screened[case].state == state, screened[case]
+
+
+def test_a_duplicate_names_the_first_of_its_kind(screened: dict[str, Screened]) -> None:
+    assert screened["the same constant, computed"].detail == "m1"
+    assert screened["the same constant, computed"].code_hash == screened["another constant"].code_hash
+
+
+def test_a_compile_error_says_where_and_what(screened: dict[str, Screened]) -> None:
+    assert "undeclared" in screened["device error"].detail
+    assert "nothing" in screened["host error"].detail
+    assert screened["device error"].code_hash == ""
+
+
+def test_hashes_of_ready_mutants_differ(screened: dict[str, Screened]) -> None:
+    ready = [found.code_hash for found in screened.values() if found.state == "ready"]
+    assert len(set(ready)) == len(ready)
+
+
+def test_a_broken_substrate_is_no_substrate(screener: Screener) -> None:
+    broken = Substrate("cuda/broken", "relu", "cuda", "naive", changed("0.0f", "0.0f +* undeclared"))
+    with pytest.raises(ScreenError, match="undeclared"):
+        screener.screen([], broken)
+
+
+def test_triton_counts_by_its_syntax_tree() -> None:
+    substrate = Substrate("triton/x", "relu", "triton", "naive", TRITON)
+    sources = (TRITON.replace("x + 1", "(x  +  1)  # one"), TRITON.replace("+", "-"), TRITON.replace("x + 1", "x +"))
+    found = screen(mutants(*sources, substrate=substrate), substrate)
+    assert [item.state for item in found] == ["equivalent", "ready", "compile-error"]
+    assert {item.how for item in found} == {"source"}
+
+
+def test_documentation_does_not_count_in_python() -> None:
+    assert python_hash("def f():\n    '''a'''\n    return 1") == python_hash("def f():\n    return 1  # b")
+    assert python_hash("def f():\n    return 1") != python_hash("def f():\n    return 2")
+
+
+def test_what_is_no_image_has_no_hash() -> None:
+    for data in (b"", b"\x7fELF\x02", b"\x7fELF\x02" + b"\xff" * 80):
+        with pytest.raises(ValueError, match="ELF64"):
+            code_hash(data)
