@@ -1,0 +1,104 @@
+"""Fill one mutant's row of the kill matrix, lazily: cells that no decision needs stay empty.
+
+The pool's entries are asked over one draw, and where that shows the mutant wrong, over all three: a kill has to hold in
+each. Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the
+protocol stops there too.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from ..suites.oracle import OracleError
+from ..suites.problem import Problem
+from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
+from .mutant import Mutant
+
+CellsDone = Collection[tuple[int, Variant]]
+"""(matrix id of an entry, variant) of the cells that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question and the matrix id of its entry."""
+
+    id: int
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Official:
+    """Entries of official protocols that look at the same draws, in their order.
+
+    Attributes:
+        asked: the questions, plain.
+        loosest: the largest tolerance of the protocols that share them; a margin above it decides for all.
+    """
+
+    asked: tuple[Asked, ...]
+    loosest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """New cells of one mutant, by matrix id of the entry, and why its row is not complete ("" where it is)."""
+
+    cells: tuple[tuple[int, CellResult], ...]
+    broken: str = ""
+
+
+def measure_mutant(
+    evaluator: Evaluator,
+    problem: Problem,
+    mutant: Mutant,
+    pool: Sequence[Asked],
+    official: Iterable[Official],
+    done: CellsDone,
+) -> Measured:
+    """Ask what is missing.
+
+    Args:
+        pool: strict questions in the order in which they are asked: the cheapest first, grouped by shape.
+        official: groups of plain questions.
+        done: cells that are there already.
+
+    Raises:
+        ChildFailure: `infra_error`: nothing is known about the mutant.
+    """
+    found: list[tuple[int, CellResult]] = []
+    broken = ""
+    with evaluator.open(mutant.source, mutant.backend, problem) as run:
+        try:
+            _ask_pool(run, pool, done, found)
+            for group in official:
+                _ask_official(run, group, done, found)
+        except KernelBroken as error:
+            broken = str(error)
+    return Measured(tuple(found), broken)
+
+
+def _ask_pool(run: KernelRun, pool: Sequence[Asked], done: CellsDone, found: list[tuple[int, CellResult]]) -> None:
+    for asked in pool:
+        if (asked.id, asked.question.variant) not in done:
+            cell = _cell(run, asked.question, SEEDS)
+            if cell is not None:
+                found.append((asked.id, cell))
+
+
+def _ask_official(run: KernelRun, group: Official, done: CellsDone, found: list[tuple[int, CellResult]]) -> None:
+    if any((asked.id, asked.question.variant) in done for asked in group.asked):
+        return  # a row is stored as a whole: the group was asked as far as it goes
+    for asked in group.asked:
+        cell = _cell(run, asked.question, 1)
+        if cell is None:
+            continue
+        found.append((asked.id, cell))
+        if cell.margin > group.loosest or cell.cls in ("crash", "hang"):
+            return
+
+
+def _cell(run: KernelRun, question: Question, draws: int) -> CellResult | None:
+    """A cell; None where there is no answer to hold the kernel against."""
+    try:
+        return run.cell(question, draws)
+    except OracleError:
+        return None
