@@ -148,3 +148,10 @@ def test_faults_are_what_their_operators_say(zygote: Zygote) -> None:
     assert isinstance(tail, torch.Tensor)
     assert torch.equal(tail[:32768], positive[:32768])
     assert not torch.equal(tail[32768:], positive[32768:])
+
+
+def test_arguments_that_stand_for_several_are_left_alone() -> None:
+    launched = "kernel[(1,)](x_ptr, *shapes, 5)"
+    tree = TritonTree(body("x = tl.load(x_ptr + M, mask=M < N)", "").before + launched)
+    for name in ("triton-size-minus1", "triton-launch-argument-swap"):
+        assert OPERATORS[name].sites(tree) == ()

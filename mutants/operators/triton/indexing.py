@@ -224,7 +224,7 @@ def _broadcast_axis(tree: TritonTree) -> Iterator[Site]:
             flipped = {"[:,None]": "[None, :]", "[None,:]": "[:, None]"}
             start, end = tree.span(node.value)[1], tree.span(node)[1]
             index = "".join(tree.source[start:end].split())
-            if index in flipped:
+            if index in flipped and isinstance(node.value, ast.Name):
                 detail = f"`{tree.brief(node)}` -> `{tree.brief(node.value)}{flipped[index]}`"
                 yield tree.site(node, detail, ((start, end), flipped[index]))
 

@@ -2,10 +2,10 @@
 
 import ast
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from ...mutant import Site
-from ...triton import TritonTree
+from ...triton import Launch, TritonTree
 from ...triton_roles import roles
 from .rules import Rules, host
 
@@ -82,6 +82,13 @@ def _block_halve(tree: TritonTree) -> Iterator[Site]:
             yield tree.replace(node, f"({tree.text(node)} // 2)")
 
 
+def _arguments(launch: Launch) -> list[tuple[str, ast.expr]]:
+    """Positional arguments by parameter, up to the first that stands for several."""
+    names = [item.name for item in launch.kernel.parameters] if launch.kernel else []
+    plain = takewhile(lambda value: not isinstance(value, ast.Starred), launch.call.args)
+    return list(zip(names, plain, strict=False))
+
+
 @boundary(
     "triton-size-minus1",
     "A kernel is told a size that is one too small.",
@@ -93,9 +100,8 @@ def _size_minus1(tree: TritonTree) -> Iterator[Site]:
         if launch.kernel is None:
             continue
         known = roles(tree, launch.kernel)
-        names = [item.name for item in launch.kernel.parameters]
-        for name, value in zip(names, launch.call.args, strict=False):
-            if name in known.bounds or (name in known.sizes and name == "n"):
+        for name, value in _arguments(launch):
+            if name in known.bounds:
                 yield tree.replace(value, f"{tree.operand(value)} - 1")
 
 
@@ -124,8 +130,7 @@ def _argument_swap(tree: TritonTree) -> Iterator[Site]:
         if launch.kernel is None:
             continue
         known = roles(tree, launch.kernel)
-        names = [item.name for item in launch.kernel.parameters]
-        for (first_name, first), (second_name, second) in pairwise(zip(names, launch.call.args, strict=False)):
+        for (first_name, first), (second_name, second) in pairwise(_arguments(launch)):
             inputs = [name for name in known.loaded if name not in known.stored]
             alike = any(first_name in group and second_name in group for group in (known.sizes, inputs))
             if alike and tree.text(first) != tree.text(second):

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 
 from ...mutant import Site
-from ...triton import TritonTree, argument
+from ...triton import TritonTree, argument, shorten
 from ...triton_roles import Roles, each
 from .rules import Rules, body, host
 
@@ -41,6 +41,21 @@ def _places(tree: TritonTree) -> Iterator[tuple[Roles, ast.Call, ast.BinOp]]:
                 yield roles, call, place
 
 
+def _cast_offsets(tree: TritonTree, cast: str) -> Iterator[Site]:
+    """Sites that put a cast behind everything that is added to the base of an address."""
+    for roles, _, place in _places(tree):
+        first = place
+        while isinstance(first.left, ast.BinOp) and isinstance(first.left.op, ast.Add):
+            first = first.left
+        if not any(tree.called(node) == "arange" for node in roles.sources(place)):
+            continue
+        start = tree.operator_span(first.left, first.right, "+")[1]
+        end = tree.span(place)[1]
+        offset = tree.source[start:end].strip()
+        text = offset if isinstance(place.right, ast.Name) and first is place else f"({offset})"
+        yield tree.site(place, f"`{shorten(offset)}` -> `{shorten(text + cast)}`", ((start, end), f" {text}{cast}"))
+
+
 @rule(
     "triton-offset-int16",
     "An offset is computed in 16 bits.",
@@ -49,11 +64,13 @@ def _places(tree: TritonTree) -> Iterator[tuple[Roles, ast.Call, ast.BinOp]]:
         "i = tl.arange(0, BLOCK)\nx = tl.load(x_ptr + i)",
         "i = tl.arange(0, BLOCK)\nx = tl.load(x_ptr + i.to(tl.int16))",
     ),
+    body(
+        "i = tl.arange(0, BLOCK)\nx = tl.load(x_ptr + N * 2 + i)",
+        "i = tl.arange(0, BLOCK)\nx = tl.load(x_ptr + (N * 2 + i).to(tl.int16))",
+    ),
 )
 def _offset_int16(tree: TritonTree) -> Iterator[Site]:
-    for roles, _, place in _places(tree):
-        if any(tree.called(node) == "arange" for node in roles.sources(place.right)):
-            yield tree.replace(place.right, f"{tree.operand(place.right)}.to({tree.tl}.int16)")
+    return _cast_offsets(tree, f".to({tree.tl}.int16)")
 
 
 @rule(
@@ -66,9 +83,7 @@ def _offset_int16(tree: TritonTree) -> Iterator[Site]:
     ),
 )
 def _offset_fp32(tree: TritonTree) -> Iterator[Site]:
-    for roles, _, place in _places(tree):
-        if any(tree.called(node) == "arange" for node in roles.sources(place.right)):
-            yield tree.replace(place.right, f"{tree.operand(place.right)}.to({tree.tl}.float32).to({tree.tl}.int32)")
+    return _cast_offsets(tree, f".to({tree.tl}.float32).to({tree.tl}.int32)")
 
 
 @rule(

@@ -122,7 +122,7 @@ def _const0to1(tree: TritonTree) -> Iterator[Site]:
     for kernel, _ in each(tree):
         for node in kernel.of(ast.Constant):
             above = tree.parent(node)
-            structural = isinstance(above, ast.keyword) and above.arg in ("axis", "order", "boundary_check")
+            structural = isinstance(above, ast.keyword) and above.arg in ("axis", "order", "boundary_check", "other")
             structural |= isinstance(above, ast.Call) and (
                 tree.called(above) in ("program_id", "num_programs", "arange")
                 or (isinstance(above.func, ast.Name) and above.func.id == "range")
