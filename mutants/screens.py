@@ -28,12 +28,12 @@ from ..reward.sandbox.session import ChildSession, Zygote
 from .mutant import Backend, Mutant, Substrate
 
 State = Literal["ready", "compile-error", "duplicate", "equivalent"]
-How = Literal["nvrtc", "ptx", "emulator", "source"]
+How = Literal["nvrtc", "emulator", "source"]
 
 LOAD_S = 120.0
 PER_CHILD = 100
 """Candidates that one child compiles before a fresh one takes over: compilers in a process keep memory."""
-_ORDER: tuple[How, ...] = ("source", "emulator", "ptx", "nvrtc")
+_ORDER: tuple[How, ...] = ("source", "emulator", "nvrtc")
 
 
 class ScreenError(RuntimeError):
@@ -47,7 +47,7 @@ class Screened:
     Attributes:
         state: `duplicate` and `equivalent` mean identical compiled code, of an earlier mutant or of the substrate.
         code_hash: of the compiled code, 64 hexadecimal digits; "" where it does not compile.
-        how: the weakest means that the hash rests on: `nvrtc`, `ptx`, `emulator`, `source` (no compiler).
+        how: the weakest means that the hash rests on: `nvrtc`, `emulator`, `source` (no compiler).
         detail: the compiler's first message, the id that a duplicate repeats, or why no compiler was used.
     """
 
