@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .matrix_delta import ImportReport
 
 _BUSY_S = 60.0
+_CACHE_KIB = 65_536  # the default of 2 MiB is a tenth of a middling matrix
 _LOUD = tuple(CODES[name] for name in ("crash", "hang", "race"))  # wrong whatever the tolerance
 _CRASHED = tuple(CODES[name] for name in ("crash", "hang"))
 _REFUSED = CODES["refused"]
@@ -156,6 +157,7 @@ class Matrix:
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")  # a killed process loses nothing; no fsync per cell
             self._connection.execute("PRAGMA foreign_keys = ON")
+            self._connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         if empty:
             with self.transaction() as connection:
                 for statement in TABLES.split(";"):
@@ -309,7 +311,22 @@ class Matrix:
         with self.transaction() as connection:
             connection.executemany(PUT_CELL, [cell_values(cell) for cell in cells])
 
+    def put_row(self, mutant: int, environment: int, asked: str, cells: Iterable[Cell]) -> None:
+        """Store what came of asking one mutant a set of questions (`asked`: their hash), in one transaction."""
+        with self.transaction() as connection:
+            connection.executemany(PUT_CELL, [cell_values(cell) for cell in cells])
+            connection.execute(PUT_ROW, (mutant, environment, asked))
+
     # reading
+
+    def asked(self, problem: int) -> dict[tuple[int, int], str]:
+        """(mutant, environment) -> hash of the questions that it was last put to, for the mutants of a problem."""
+        rows = self.query(
+            "SELECT r.mutant, r.environment, r.asked FROM substrates s JOIN mutants m ON m.substrate = s.id "
+            "JOIN rows r ON r.mutant = m.id WHERE s.problem = ?",
+            (problem,),
+        )
+        return {(mutant, environment): asked for mutant, environment, asked in rows}
 
     def problems(self) -> dict[int, tuple[str, str]]:
         """Id -> (name, hash), by name."""
@@ -452,6 +469,10 @@ class Matrix:
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
+PUT_ROW = (
+    "INSERT INTO rows (mutant, environment, asked) VALUES (?, ?, ?) "
+    "ON CONFLICT (mutant, environment) DO UPDATE SET asked = excluded.asked"
+)
 PUT_CELL = (
     "INSERT INTO cells (mutant, entry, environment, variant, seeds, class, errs, margin, seconds) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (mutant, entry, environment, variant) DO UPDATE SET "

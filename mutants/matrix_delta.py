@@ -2,8 +2,9 @@
 
 A delta is xz-compressed JSON lines: a header; the problems, environments, substrates, mutants and entries that it
 speaks of (they refer to each other by their position in the file, never by row ids); cells in blocks of one (entry,
-environment, variant) with one list per column; and a last line with the SHA-256 of all lines before it. It is complete
-in itself, so it can be imported into any matrix, in any order, any number of times.
+environment, variant) with one list per column; which mutants were asked which questions; and a last line with the
+SHA-256 of all lines before it. It is complete in itself, so it can be imported into any matrix, in any order, any
+number of times.
 """
 
 import hashlib
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..suites.errors import InputError
-from .matrix import PUT_CELL, Matrix
+from .matrix import PUT_CELL, PUT_ROW, Matrix
 from .matrix_schema import VERSION, MatrixError
 
 FORMAT = "kernelward-matrix-delta"
@@ -83,6 +84,7 @@ class _Content:
 
     tables: dict[str, list[tuple[Any, ...]]]
     blocks: Blocks  # (entry, environment, variant) -> rows of _CELL
+    asked: dict[tuple[int, int], str]  # (mutant, environment) -> hash of its questions
 
     def keys(self) -> dict[str, list[Any]]:
         """Content keys of all rows, table by table."""
@@ -114,7 +116,9 @@ def _read_matrix(matrix: Matrix) -> _Content:
     ):
         block = blocks.setdefault((at_entry[entry], at_environment[environment], variant), [])
         block.append((at_mutant[mutant], *rest))
-    return _Content(tables, {key: sorted(blocks[key]) for key in sorted(blocks)})
+    rows = matrix.query("SELECT mutant, environment, asked FROM rows")
+    asked = {(at_mutant[mutant], at_environment[environment]): text for mutant, environment, text in rows}
+    return _Content(tables, {key: sorted(blocks[key]) for key in sorted(blocks)}, dict(sorted(asked.items())))
 
 
 def _pointing(table: str, row: Sequence[Any], move: Callable[[str, Any], Any]) -> tuple[Any, ...]:
@@ -156,6 +160,14 @@ def _without(content: _Content, base: _Content) -> _Content:
             needed["entries"].add(entry)
             needed["environments"].add(environment)
             needed["mutants"].update(row[0] for row in new)
+    put = {(base_keys["mutants"][m], base_keys["environments"][e]): text for (m, e), text in base.asked.items()}
+    asked = {
+        (m, e): text
+        for (m, e), text in content.asked.items()
+        if put.get((keys["mutants"][m], keys["environments"][e])) != text
+    }
+    needed["mutants"].update(m for m, _ in asked)
+    needed["environments"].update(e for _, e in asked)
     for table in ("mutants", "substrates", "entries"):
         name, target = _POINTS_TO[table]
         at = _COLUMNS[table].index(name)
@@ -174,6 +186,7 @@ def _without(content: _Content, base: _Content) -> _Content:
             (moved["entries"][e], moved["environments"][v], variant): [(moved["mutants"][r[0]], *r[1:]) for r in rows]
             for (e, v, variant), rows in blocks.items()
         },
+        {(moved["mutants"][m], moved["environments"][e]): text for (m, e), text in asked.items()},
     )
 
 
@@ -227,6 +240,9 @@ def _lines(content: _Content) -> Iterator[bytes]:
             block = {name: list(column) for name, column in zip(_CELL, columns, strict=True)}
             block["margin"] = [_text(margin) for margin in block["margin"]]
             yield _line({"entry": entry, "environment": environment, "variant": variant, **block})
+    rows = list(content.asked.items())
+    for start in range(0, len(rows), _BLOCK):
+        yield _line({"asked": [[m, e, text] for (m, e), text in rows[start : start + _BLOCK]]})
 
 
 def _text(margin: float | None) -> float | str | None:
@@ -260,9 +276,12 @@ def _read_delta(path: Path) -> _Content:
 
 
 def _parse(lines: Sequence[bytes]) -> _Content:
-    content = _Content({}, {})
+    content = _Content({}, {}, {})
     for line in lines:
         record = json.loads(line)
+        if "asked" in record:
+            content.asked |= {(mutant, environment): text for mutant, environment, text in record["asked"]}
+            continue
         if "variant" not in record:
             content.tables |= {table: [tuple(row) for row in rows] for table, rows in record.items()}
             continue
@@ -289,9 +308,13 @@ def import_delta(matrix: Matrix, path: Path) -> ImportReport:
             ids: dict[str, list[int]] = {}
             for table in _COLUMNS:
                 ids[table] = [_merge(connection, table, row, ids, report) for row in content.tables[table]]
-            for (entry, environment, variant), rows in content.blocks.items():
-                where = (ids["entries"][entry], ids["environments"][environment], variant)
-                _merge_cells(connection, where, [(ids["mutants"][m], *rest) for m, *rest in rows], report)
+            cells = [
+                (ids["mutants"][mutant], ids["entries"][entry], ids["environments"][environment], variant, *rest)
+                for (entry, environment, variant), rows in content.blocks.items()
+                for mutant, *rest in rows
+            ]
+            cells.sort(key=lambda cell: cell[:4])  # in the order of the table: several times faster
+            _merge_cells(connection, cells, report)
     except (sqlite3.IntegrityError, sqlite3.InterfaceError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: a delta that contradicts its own format ({error}); nothing was changed") from error
     return report
@@ -336,16 +359,12 @@ def _open(table: str, row: Mapping[str, Any]) -> bool:
             return False
 
 
-def _merge_cells(
-    connection: sqlite3.Connection, where: tuple[int, int, str], rows: Sequence[tuple[Any, ...]], report: ImportReport
-) -> None:
-    entry, environment, variant = where
+def _merge_cells(connection: sqlite3.Connection, cells: Sequence[tuple[Any, ...]], report: ImportReport) -> None:
+    find = "SELECT seeds, class FROM cells WHERE mutant = ? AND entry = ? AND environment = ? AND variant = ?"
     new = []
-    for mutant, seeds, outcome, errs, margin, seconds in rows:
-        ours = connection.execute(
-            "SELECT seeds, class FROM cells WHERE mutant = ? AND entry = ? AND environment = ? AND variant = ?",
-            (mutant, *where),
-        ).fetchone()
+    for cell in cells:
+        mutant, entry, environment, variant, seeds, outcome, *_ = cell
+        ours = connection.execute(find, (mutant, entry, environment, variant)).fetchone()
         if ours is None:
             report.added += 1
         elif seeds > ours[0]:
@@ -355,5 +374,5 @@ def _merge_cells(
             if seeds == ours[0] and outcome != ours[1]:
                 report.conflict(f"cell of mutant {mutant}, entry {entry}, {variant}: {ours[1]} here, {outcome} there")
             continue
-        new.append((mutant, entry, environment, variant, seeds, outcome, errs, margin, seconds))
+        new.append(cell)
     connection.executemany(PUT_CELL, new)

@@ -8,8 +8,10 @@
     environments(id, hash UNIQUE, json)                             -- engine, device class, versions
     cells(mutant, entry, environment, variant, seeds, class, errs, margin, seconds,
           PRIMARY KEY (mutant, entry, environment, variant)) WITHOUT ROWID
+    rows(mutant, environment, asked, PRIMARY KEY (mutant, environment)) WITHOUT ROWID
 
-`errs` is a JSON list of normalised errors against truth, one per output, in which "inf" is allowed. A cell over
+A row says that a mutant was put to a set of questions (`asked` is their hash), also where some cells are missing: a
+mutant that ends every process it runs in is given up. `errs` is a JSON list of normalised errors against truth, one per output, in which "inf" is allowed. A cell over
 several seeds keeps the smallest error of each output and the smallest margin, so whatever it kills, it kills under
 every seed. `margin` is `max |reference - y| / (1 + |y|)` (NaN counted as infinite; null where nothing was compared).
 Numbers are kept to six significant digits (seconds to three): more than any decision needs, and exports stay small.
@@ -70,6 +72,9 @@ CREATE TABLE IF NOT EXISTS cells (
     variant TEXT NOT NULL CHECK (variant IN ({_words(VARIANTS)})), seeds INTEGER NOT NULL CHECK (seeds > 0),
     class TEXT NOT NULL CHECK (class IN ({_words(OUTCOMES)})), errs TEXT NOT NULL, margin REAL, seconds REAL NOT NULL,
     PRIMARY KEY (mutant, entry, environment, variant)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS rows (
+    mutant INTEGER NOT NULL REFERENCES mutants(id), environment INTEGER NOT NULL REFERENCES environments(id),
+    asked TEXT NOT NULL, PRIMARY KEY (mutant, environment)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS substrates_by_problem ON substrates(problem);
 CREATE INDEX IF NOT EXISTS mutants_by_substrate ON mutants(substrate);
 """
