@@ -315,6 +315,8 @@ def import_delta(matrix: Matrix, path: Path) -> ImportReport:
             ]
             cells.sort(key=lambda cell: cell[:4])  # in the order of the table: several times faster
             _merge_cells(connection, cells, report)
+            asked = [(ids["mutants"][m], ids["environments"][e], text) for (m, e), text in content.asked.items()]
+            connection.executemany(PUT_ROW, asked)
     except (sqlite3.IntegrityError, sqlite3.InterfaceError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: a delta that contradicts its own format ({error}); nothing was changed") from error
     return report

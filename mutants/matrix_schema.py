@@ -11,9 +11,11 @@
     rows(mutant, environment, asked, PRIMARY KEY (mutant, environment)) WITHOUT ROWID
 
 A row says that a mutant was put to a set of questions (`asked` is their hash), also where some cells are missing: a
-mutant that ends every process it runs in is given up. `errs` is a JSON list of normalised errors against truth, one per output, in which "inf" is allowed. A cell over
-several seeds keeps the smallest error of each output and the smallest margin, so whatever it kills, it kills under
-every seed. `margin` is `max |reference - y| / (1 + |y|)` (NaN counted as infinite; null where nothing was compared).
+mutant that ends every process it runs in is given up.
+
+`errs` is a JSON list of normalised errors against truth, one per output, in which "inf" is allowed. A cell over several
+seeds keeps the smallest error of each output and the smallest margin, so whatever it kills, it kills under every seed.
+`margin` is `max |reference - y| / (1 + |y|)` (NaN counted as infinite; null where nothing was compared).
 Numbers are kept to six significant digits (seconds to three): more than any decision needs, and exports stay small.
 """
 
