@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from .lexical import point_into
 from .nvrtc import NvrtcMissing, include_folders, nvrtc
 from .pretend import pretend_cuda
 from .split import split
+from .split_model import SplitSource
 from .toolchain import PreparedHost, preprocess
 
 ARCHITECTURE = "sm_90"
@@ -116,7 +117,11 @@ class CompileEngine(TorchEngine):
     def _compile(self, extension: ExtensionSource, directory: Path) -> dict[str, Any]:
         about = [extension.functions, extension.flags.cflags, extension.flags.cuda_cflags, extension.flags.ldflags]
         try:
-            return _finding("nvrtc", about, *self._fast(extension, directory))
+            host, device, rest = self._fast(extension, directory)
+            if not rest:
+                return _finding("nvrtc", about, host, device)
+            why = "kernels are templates whose arguments only the running host code knows"
+            return _finding("source", about, host, device, rest) | {"why": why}
         except Unsupported as gap:
             why = f"{gap.feature}: {gap.message}"
         try:
@@ -125,8 +130,8 @@ class CompileEngine(TorchEngine):
             texts = [*extension.cpp, *extension.cuda]
             return _finding("source", about, *texts) | {"why": f"{why}; {gap.feature}: {gap.message}"}
 
-    def _fast(self, extension: ExtensionSource, directory: Path) -> tuple[str, str]:
-        """Hashes of host and device code by the GPU's path.
+    def _fast(self, extension: ExtensionSource, directory: Path) -> tuple[str, str, str]:
+        """Hashes of host and device code by the GPU's path, and the device text where kernels of it are left out.
 
         Raises:
             CompileFailure: the code is wrong. Unsupported: this path cannot say.
@@ -140,11 +145,12 @@ class CompileEngine(TorchEngine):
             units = host_units(extension, parts)
             # Checks put their line into the code (`C10_CUDA_KERNEL_LAUNCH_CHECK`), which is no part of what it does.
             units = replace(units, defines={**units.defines, "__LINE__": "0"})
-            image = builder.compile_device(extension, parts, instantiations(parts)).image
+            cubin = builder.compile_device(extension, parts, instantiations(parts))
             host = _digest(*units.together, json.dumps(dict(units.defines)), *units.link)
             if host not in self._parts:
                 self._parts[host] = code_hash(builder.compile_host(units, work))
-        return self._parts[host], code_hash(image) if image else ""
+        rest = "" if _all_instantiated(parts, cubin.symbols) else " ".join(parts.device.split())
+        return self._parts[host], code_hash(cubin.image) if cubin.image else "", rest
 
     def _emulated(self, extension: ExtensionSource, directory: Path) -> str:
         unit = translate(extension)
@@ -161,6 +167,24 @@ class CompileEngine(TorchEngine):
             self._parts[key] = code_hash(library.read_bytes())
             library.unlink()
         return self._parts[key]
+
+
+def _all_instantiated(parts: SplitSource, expressions: Collection[str]) -> bool:
+    """Whether the compiled expressions hold every kernel that the host code can launch.
+
+    A template that is compiled only when it is launched would make every fault in it look equivalent.
+    """
+    templates = {kernel.name: kernel.qualified for kernel in parts.kernels if kernel.template_params}
+    if any(not any(e.startswith(f"{name}<") for e in expressions) for name in templates.values()):
+        return False
+    for launch in parts.launches:
+        name = launch.kernel.split("<")[0].split("::")[-1].strip()
+        if not templates or name in (kernel.name for kernel in parts.kernels if not kernel.template_params):
+            continue
+        asked = f"{templates.get(name, '')}<{', '.join(launch.template_args)}>"
+        if name not in templates or (asked not in expressions and "scalar_t" not in launch.template_args):
+            return False
+    return True
 
 
 def _finding(how: str, about: Sequence[Any], *hashes: str) -> dict[str, Any]:

@@ -94,6 +94,17 @@ def test_a_broken_substrate_is_no_substrate(screener: Screener) -> None:
         screener.screen([], broken)
 
 
+def test_a_template_that_is_not_compiled_counts_by_its_text(screener: Screener) -> None:
+    source = changed("__global__ void relu_kernel(const float* __restrict__ x", "TEMPLATE")
+    head = "template <typename T>\n__global__ void relu_kernel(const T* __restrict__ x"
+    source = changed("TEMPLATE", head, source)  # the launch leaves T to be deduced
+    substrate = Substrate("cuda/relu_template", "relu", "cuda", "naive", source)
+    sources = (changed("> 0.0f", "> 1.0f", source), changed("y[i] =", "y[i]  =", source))
+    weaker, spaced = screener.screen(mutants(*sources, substrate=substrate), substrate)
+    assert (weaker.state, weaker.how) == ("ready", "source")
+    assert spaced.state == "equivalent"
+
+
 def test_triton_counts_by_its_syntax_tree() -> None:
     substrate = Substrate("triton/x", "relu", "triton", "naive", TRITON)
     sources = (TRITON.replace("x + 1", "(x  +  1)  # one"), TRITON.replace("+", "-"), TRITON.replace("x + 1", "x +"))
