@@ -114,7 +114,7 @@ class ModelNew(nn.Module):
             x, weight, bias, self.scale, out, rows, inputs, outputs, BLOCK_M=32, BLOCK_N=128, BLOCK_K=32, num_warps=4
         )
         if bn.training:
-            bn.num_batches_tracked.add_(1)
+            bn.num_batches_tracked += 1
         batch_norm_kernel[(triton.cdiv(outputs, 64),)](
             out,
             bn.weight,
