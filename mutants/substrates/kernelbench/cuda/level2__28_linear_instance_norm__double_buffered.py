@@ -15,7 +15,7 @@ CUDA = r"""
 constexpr int ROWS = 32, COLS = 128, DEPTH = 16, THREADS = 256;
 constexpr int LEFT = ROWS * DEPTH / THREADS, RIGHT = COLS * DEPTH / THREADS;  // loads of one thread per stage
 
-__device__ float entry(const float* matrix, int row, int rows, int column, int columns) {
+__device__ float get(const float* matrix, int row, int rows, int column, int columns) {
     return row < rows && column < columns ? matrix[(int64_t)row * columns + column] : 0.0f;
 }
 
@@ -31,8 +31,8 @@ __global__ void linear_kernel(const float* __restrict__ x, const float* __restri
     const int ty = tid / 32, tx = tid % 32;
     const int steps = (inputs + DEPTH - 1) / DEPTH;
 
-    for (int i = 0; i < LEFT; ++i) left[0][k][lane + 16 * i] = entry(x, row0 + lane + 16 * i, batch, k, inputs);
-    for (int i = 0; i < RIGHT; ++i) right[0][k][lane + 16 * i] = entry(weight, col0 + lane + 16 * i, outputs, k, inputs);
+    for (int i = 0; i < LEFT; ++i) left[0][k][lane + 16 * i] = get(x, row0 + lane + 16 * i, batch, k, inputs);
+    for (int i = 0; i < RIGHT; ++i) right[0][k][lane + 16 * i] = get(weight, col0 + lane + 16 * i, outputs, k, inputs);
     __syncthreads();
 
     float sum[4][4] = {};
@@ -41,8 +41,8 @@ __global__ void linear_kernel(const float* __restrict__ x, const float* __restri
         float next_left[LEFT], next_right[RIGHT];
         if (step + 1 < steps) {
             const int column = (step + 1) * DEPTH + k;
-            for (int i = 0; i < LEFT; ++i) next_left[i] = entry(x, row0 + lane + 16 * i, batch, column, inputs);
-            for (int i = 0; i < RIGHT; ++i) next_right[i] = entry(weight, col0 + lane + 16 * i, outputs, column, inputs);
+            for (int i = 0; i < LEFT; ++i) next_left[i] = get(x, row0 + lane + 16 * i, batch, column, inputs);
+            for (int i = 0; i < RIGHT; ++i) next_right[i] = get(weight, col0 + lane + 16 * i, outputs, column, inputs);
         }
         for (int d = 0; d < DEPTH; ++d) {
             float a[4], b[4];
