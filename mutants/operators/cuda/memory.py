@@ -143,6 +143,8 @@ def _ldg_on_written(tree: CudaTree) -> Iterator[Site | None]:
         function, variable = tree.function(node), base_variable(tree, node)
         if function is None or variable is None or variable.name not in written.get(id(function), set()):
             continue
+        if not function.kernel:  # a pointer that a device function takes may lead to shared memory
+            continue
         if _is_target(node) or memory_of(tree, node) != "global" or type_of(tree, node) not in ("float", "int"):
             continue
         above = node.parent
