@@ -1,6 +1,107 @@
-"""Assembles the `kernelward` console script from the commands of each room."""
+"""The commands of this room, and the `kernelward` console script assembled from those of all three."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from ..reward.cli import app, run
+
+_MATRIX = Path("calibration/matrix.sqlite")
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command()
+def mutate(
+    substrate: Annotated[str, typer.Argument(help="Name of a substrate, or a file with a CUDA or Triton candidate.")],
+    show: Annotated[str | None, typer.Option("--show", metavar="ID", help="Print this mutant as a diff.")] = None,
+    family: Annotated[str | None, typer.Option("--family", help="List this family of operators alone.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the mutants of a kernel, or print one as a diff."""
+    from .mutate import run_mutate
+
+    raise typer.Exit(run_mutate(substrate, show, family, as_json))
+
+
+@app.command()
+def calibrate(
+    problems: Annotated[
+        list[str] | None,
+        typer.Option("--problems", envvar="KERNELBENCH_DIR", metavar="DIR|ID", help="Folders, ids or files; repeat."),
+    ] = None,
+    budget: Annotated[str, typer.Option("--budget", help="Time for mutants: 90s, 25m, 2h.")] = "25m",
+    out: Annotated[Path, typer.Option("--out", help="Folder of the kill matrix and the suites.")] = _MATRIX.parent,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Kernels judged at one time.")] = None,
+    backend: Annotated[list[str] | None, typer.Option("--backend", help="cuda, triton; both by default.")] = None,
+    substrates: Annotated[Path | None, typer.Option("--substrates", help="Folder in place of our own.")] = None,
+    per_substrate: Annotated[
+        int | None, typer.Option("--per-substrate", min=1, help="At most so many mutants of each.")
+    ] = None,
+    export_delta: Annotated[Path | None, typer.Option("--export-delta", help="Write what was measured.")] = None,
+    since: Annotated[Path | None, typer.Option("--since", help="Leave out what this delta holds.")] = None,
+    import_delta: Annotated[
+        list[Path] | None, typer.Option("--import", help="Take in a delta first; repeat for several.")
+    ] = None,
+    suites: Annotated[Path | None, typer.Option("--suites", help="Where suites are written; OUT/suites.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure how much every protocol notices, and choose suites that notice the most. Resumable.
+
+    Breaks correct kernels on purpose, sees which inputs show it, and prints per protocol the share that it detects.
+    """
+    from .calibrate_command import run_calibrate
+
+    raise typer.Exit(
+        run_calibrate(
+            problems or [],
+            budget=budget,
+            out=out,
+            device=device,
+            workers=workers,
+            backends=backend or ["cuda", "triton"],
+            substrates=substrates,
+            per_substrate=per_substrate,
+            export_delta=export_delta,
+            since=since,
+            import_delta=import_delta or [],
+            suites=suites,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+def coverage(
+    protocol: Annotated[
+        list[str] | None, typer.Option("--protocol", help="A name, a YAML file, kernelward or kernelward@K; repeat.")
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="family, problem, operator or backend.")] = "family",
+    fail_under: Annotated[
+        float | None, typer.Option("--fail-under", metavar="PERCENT", help="Exit code 1 below this.")
+    ] = None,
+    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix.")] = _MATRIX,
+    device_class: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the fuller one.")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How many mutants each protocol detects, counted from a kill matrix."""
+    from .coverage import CoverageOptions, run_coverage
+
+    raise typer.Exit(
+        run_coverage(
+            CoverageOptions(
+                matrix,
+                tuple(protocol or ()),
+                by,
+                fail_under,
+                as_json,
+                markdown,
+                device_class,  # type: ignore[arg-type]
+            )
+        )
+    )
 
 
 def main() -> None:

@@ -76,18 +76,26 @@ class Screener:
         if self._zygote is not None:
             self._zygote.close()
 
-    def screen(self, mutants: Iterable[Mutant], substrate: Substrate) -> list[Screened]:
+    def screen(
+        self, mutants: Iterable[Mutant], substrate: Substrate, seen: dict[str, str] | None = None
+    ) -> list[Screened]:
         """Screen the mutants of one substrate, in their order.
+
+        Args:
+            seen: hash of compiled code -> id of the mutant that had it first, "" for the substrate; from earlier
+                mutants of this substrate, and extended. The substrate is compiled where its hash is not among them.
 
         Raises:
             ScreenError: the substrate does not compile.
             ChildFailure: `infra_error`: the sandbox does not work.
         """
         with _Bench(self._zygote) as bench:
-            original = bench.compile(substrate.source)
-            if original.state == "compile-error":
-                raise ScreenError(f"the substrate {substrate.name} does not compile: {original.detail}")
-            first = {original.code_hash: ""}
+            first = {} if seen is None else seen
+            if "" not in first.values():
+                original = bench.compile(substrate.source)
+                if original.state == "compile-error":
+                    raise ScreenError(f"the substrate {substrate.name} does not compile: {original.detail}")
+                first[original.code_hash] = ""
             return [_placed(bench.compile(mutant.source), mutant.id, first) for mutant in mutants]
 
 

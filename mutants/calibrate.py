@@ -1,0 +1,450 @@
+"""`kernelward calibrate`: measure how much every protocol notices, and choose suites that notice the most.
+
+Phases, each of which picks up where an earlier run stopped:
+
+1. pools: entries of each problem through the validity gate, which knows no mutant;
+2. clean run and forced failure: every substrate must pass every entry, a kernel that answers zero must fail each;
+3. mutants, in an order whose beginnings are fair samples: screened by compiled code, then put to the entries, until
+   the budget is spent or all is done;
+4. suites: chosen from the matrix, written with the coverage measured for them.
+
+All that was measured is in one SQLite file (`matrix`), so a second run with nothing changed evaluates nothing.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..reward.sandbox.failure import ChildFailure
+from ..suites.entry import Entry
+from ..suites.hashing import short, stable_hash
+from ..suites.problem import Problem
+from ..suites.suite_cache import suite_identity
+from ..suites.validity import Admission, Measured
+from .calibrate_plan import Questions, Target, entry_ids, official_questions, ordered, pool_questions, protocol_rows
+from .clean_run import CleanRun, failures_of, settle, unnoticed_by
+from .evaluate import CellResult, Evaluator, environment
+from .matrix import Matrix
+from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, SubstrateRow
+from .measure import measure_mutant
+from .mutant import Mutant, Substrate, generate
+from .pool import Pool, build_pool
+from .screens import Screener, ScreenError
+
+BATCH = 6  # mutants of one substrate that are screened and measured in one go
+CLEAN_RUN = "clean-run"  # reason of an entry that the gate admitted and the clean run did not
+
+Report = Callable[[str, int, int], None]
+"""Called with a phase, how much of it is done, and how much there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """How a calibration is run.
+
+    Attributes:
+        targets: problems and their substrates.
+        out: folder of the matrix and the suites.
+        device: `cpu` or `cuda`.
+        workers: kernels that are judged at one time.
+        budget_s: seconds; the phases before the mutants are finished in any case.
+        backends: of the substrates that are used.
+        per_substrate: at most so many mutants of each.
+    """
+
+    targets: tuple[Target, ...]
+    out: Path
+    device: str = "cpu"
+    workers: int = 2
+    budget_s: float = 1500.0
+    backends: tuple[str, ...] = ("cuda", "triton")
+    per_substrate: int | None = None
+
+    @property
+    def matrix_path(self) -> Path:
+        """Where the kill matrix is."""
+        return self.out / "matrix.sqlite"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one run did.
+
+    Attributes:
+        evaluations: cells that were filled.
+        mutants: mutants that were screened or measured.
+        waiting: mutants that the budget left for another run.
+        faults: infrastructure faults, which left a mutant for the next run.
+        quarantined: substrate -> why no mutant is made of it.
+        dropped: (problem, entry) -> why an admitted entry judges nothing.
+        seconds: by phase.
+        out_of_time: the budget ended before the mutants did.
+    """
+
+    evaluations: int = 0
+    mutants: int = 0
+    waiting: int = 0
+    faults: list[str] = field(default_factory=list)
+    quarantined: dict[str, str] = field(default_factory=dict)
+    dropped: dict[tuple[str, str], str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    out_of_time: bool = False
+
+
+@dataclass(slots=True)
+class _Work:
+    """A problem while it is calibrated."""
+
+    target: Target
+    problem_id: int
+    pool: Pool
+    questions: Questions
+    substrates: dict[int, Substrate] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids."""
+
+    work: _Work
+    substrate_id: int
+    substrate: Substrate
+    mutants: list[Mutant]
+    seen: dict[str, str]
+    environment: int
+
+
+class Calibrator:
+    """One run of the phases; see the module's text.
+
+    Args:
+        options: how.
+        matrix: what was measured before.
+        report: see `Report`.
+
+    Raises (from `run`):
+        InputError: a problem's own code is broken.
+        MatrixError: the matrix cannot be written.
+    """
+
+    def __init__(self, options: CalibrateOptions, matrix: Matrix, report: Report) -> None:
+        self.options = options
+        self.matrix = matrix
+        self.report = report
+        self.tally = Tally()
+        self.device_class = "cuda" if options.device.startswith("cuda") else "cpu"
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._deadline = self._began + options.budget_s
+
+    def run(self) -> Tally:
+        """All phases but the writing of suites (`calibrate_suites`)."""
+        with self._timed("pools"):
+            pools = self._pools()
+        with Evaluator(self.options.device) as evaluator:
+            self._environments = lambda backend: environment(evaluator, backend)
+            with self._timed("clean run"):
+                works = self._clean(evaluator, pools)
+            with self._timed("mutants"):
+                self._mutants(evaluator, works)
+        return self.tally
+
+    @contextlib.contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.tally.seconds[phase] = time.monotonic() - started
+
+    # ------------------------------------------------------------------ pools
+
+    def _pools(self) -> list[tuple[Target, Pool]]:
+        targets = self.options.targets
+        device = "cuda:0" if self.device_class == "cuda" else "cpu"
+        known = [self._known(t.problem) for t in targets]
+        done = 0
+        found: dict[int, Pool] = {}
+        self.report("pools", 0, len(targets))
+        with ProcessPoolExecutor(
+            min(len(targets), self.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
+        ) as executor:
+            waiting = {
+                executor.submit(build_pool, t.problem, device, known=k): i
+                for i, (t, k) in enumerate(zip(targets, known, strict=True))
+            }
+            for future in _as_done(waiting):
+                found[waiting[future]] = future.result()
+                done += 1
+                self.report("pools", done, len(targets))
+        return [(t, found[i]) for i, t in enumerate(targets)]
+
+    def _known(self, problem: Problem) -> dict[str, Admission]:
+        """What the gate said in an earlier run, if the gate is still the same."""
+        id = self.matrix.add_problem(problem.id, problem.hash)
+        wanted = self._gate_identity(problem)
+        rows = self.matrix.entries(id, device_class=self.device_class, role="pool").values()
+        return {r.uid: _admission(r) for r in rows if _gate_of(r) == wanted}
+
+    def _gate_identity(self, problem: Problem) -> str:
+        return short(stable_hash([suite_identity(problem, self.device_class, "fp32"), str(torch.__version__)]))
+
+    # ------------------------------------------------------------------ clean run
+
+    def _clean(self, evaluator: Evaluator, pools: Sequence[tuple[Target, Pool]]) -> list[_Work]:
+        jobs: dict[Future[dict[str, str]], tuple[int, str]] = {}
+        failures: list[dict[str, dict[str, str]]] = [{} for _ in pools]
+        unnoticed: list[dict[str, str]] = [{} for _ in pools]
+        with ThreadPoolExecutor(self.options.workers, thread_name_prefix="clean") as executor:
+            for i, (target, pool) in enumerate(pools):
+                todo = [] if self._clean_before(target, pool) else self._used(target)
+                for substrate in todo:
+                    jobs[executor.submit(failures_of, evaluator, target.problem, pool, substrate)] = i, substrate.name
+                if todo:
+                    jobs[executor.submit(unnoticed_by, evaluator, target.problem, pool, todo[0])] = i, ""
+            for done, future in enumerate(_as_done(jobs), 1):
+                i, name = jobs[future]
+                if name:
+                    failures[i][name] = future.result()
+                else:
+                    unnoticed[i] = future.result()
+                self.report("clean run", done, len(jobs))
+        answers = zip(pools, failures, unnoticed, strict=True)
+        return [self._work(target, pool, settle(found, passed)) for (target, pool), found, passed in answers]
+
+    def _used(self, target: Target) -> list[Substrate]:
+        return [s for s in target.substrates if s.backend in self.options.backends]
+
+    def _clean_before(self, target: Target, pool: Pool) -> bool:
+        """Whether all substrates in use had their clean run with these very entries."""
+        rows = self.matrix.substrates(self.matrix.add_problem(target.problem.id, target.problem.hash)).values()
+        had = {row.hash for row in rows if row.status != "pending" and row.detail.startswith(_mark(pool))}
+        return all(s.hash in had for s in self._used(target))
+
+    def _work(self, target: Target, pool: Pool, clean: CleanRun) -> _Work:
+        """Store entries and substrates as the clean run leaves them; without a new one they stay as they are."""
+        id = self.matrix.add_problem(target.problem.id, target.problem.hash)
+        there = {row.hash: row for row in self.matrix.substrates(id).values()}
+        before = self._clean_before(target, pool)
+        mark = _mark(pool)
+        self.tally.dropped.update({(target.problem.id, uid): why for uid, why in clean.dropped.items()})
+        pool = replace(pool, admissions=tuple(_without(a, clean.dropped) for a in pool.admissions))
+        if before:
+            entries = self.matrix.entries(id, device_class=self.device_class, role="pool").values()
+            kept = {row.uid for row in entries if row.reason == CLEAN_RUN}
+            pool = replace(pool, admissions=tuple(_without(a, dict.fromkeys(kept, "")) for a in pool.admissions))
+        else:
+            self._store_entries(id, pool)
+        work = _Work(target, id, pool, self._questions(id, pool))
+        for substrate in self._used(target):
+            why = clean.quarantined.get(substrate.name, "")
+            row = SubstrateRow(
+                substrate.hash,
+                substrate.name,
+                substrate.backend,
+                substrate.style,
+                id,
+                "quarantined" if why else "admitted",
+                f"{mark}: {why}" if why else mark,
+            )
+            row = there[substrate.hash] if before else row
+            row_id = self.matrix.add_substrate(row)
+            if row.status == "admitted":
+                work.substrates[row_id] = substrate
+            else:
+                self.tally.quarantined[substrate.name] = row.detail
+        return work
+
+    def _store_entries(self, problem: int, pool: Pool) -> None:
+        gate = self._gate_identity(pool.problem)
+        rows = [_with_gate(EntryRow.of(problem, a, self.device_class), gate) for a in pool.admissions]
+        rows += [replace(row, problem=problem) for row in protocol_rows(pool.problem, pool)]
+        self.matrix.add_entries(rows)
+
+    def _questions(self, problem: int, pool: Pool) -> Questions:
+        ids = entry_ids(self.matrix, problem, self.device_class)
+        rows = self.matrix.entries(problem, device_class=self.device_class, role="protocol")
+        return Questions(pool_questions(pool, ids), official_questions(rows))
+
+    # ------------------------------------------------------------------ mutants
+
+    def _mutants(self, evaluator: Evaluator, works: Sequence[_Work]) -> None:
+        queues = [q for work in works for q in self._queues(work)]
+        total = sum(len(q.mutants) for q in queues)
+        self._began = time.monotonic()
+        self.report("mutants", 0, total)
+        with contextlib.ExitStack() as stack:
+            screeners = {
+                backend: stack.enter_context(Screener(backend))  # type: ignore[arg-type]
+                for backend in {q.substrate.backend for q in queues}
+            }
+            executor = stack.enter_context(ThreadPoolExecutor(self.options.workers, thread_name_prefix="mutants"))
+            running: dict[Future[int], _Queue] = {}
+            waiting = list(queues)
+            while waiting or running:
+                while waiting and len(running) < self.options.workers and not self._late():
+                    queue = waiting.pop(0)
+                    job = executor.submit(self._batch, evaluator, screeners[queue.substrate.backend], queue)
+                    running[job] = queue
+                if not running:
+                    break
+                for job in wait(running, return_when=FIRST_COMPLETED).done:
+                    queue = running.pop(job)
+                    self.tally.mutants += job.result()
+                    self.report("mutants", self.tally.mutants, total)
+                    if queue.mutants:
+                        waiting.append(queue)  # to the end: all substrates take turns
+            self.tally.waiting = sum(len(q.mutants) for q in waiting)
+            self.tally.out_of_time = bool(waiting)
+
+    @property
+    def rate(self) -> float:
+        """Evaluations a second of this run's mutants so far."""
+        return self.tally.evaluations / max(1e-3, time.monotonic() - self._began)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the budget that are left."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _queues(self, work: _Work) -> Iterator[_Queue]:
+        asked = self.matrix.asked(work.problem_id)
+        rows = {row.uid: (id, row) for id, row in self.matrix.mutants(work.problem_id).items()}
+        for id, substrate in work.substrates.items():
+            environment = self._environment(substrate)
+            wanted = _hash_of(work.questions)
+            todo = []
+            for mutant in ordered(generate(substrate))[: self.options.per_substrate]:
+                row_id, row = rows.get(mutant.id, (0, None))
+                settled = row is not None and row.state not in ("generated", "ready")
+                if not settled and asked.get((row_id, environment)) != wanted:
+                    todo.append(mutant)
+            seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
+            yield _Queue(work, id, substrate, todo, seen, environment)
+
+    def _environment(self, substrate: Substrate) -> int:
+        return self.matrix.add_environment(self._environments(substrate.backend))
+
+    def _batch(self, evaluator: Evaluator, screener: Screener, queue: _Queue) -> int:
+        """Screen and measure the next mutants of a substrate; returns how many."""
+        batch, queue.mutants[:] = queue.mutants[:BATCH], queue.mutants[BATCH:]
+        problem = queue.work.target.problem
+        ids = dict(zip((m.id for m in batch), self.matrix.add_mutants([_row(m, queue) for m in batch]), strict=True))
+        try:
+            screened = self._screened(screener, queue, batch, ids)
+            for count, (mutant, state) in enumerate(zip(batch, screened, strict=True)):
+                if self._late():
+                    queue.mutants[:0] = batch[count:]
+                    return count
+                if state == "ready":
+                    self._measure(evaluator, queue, mutant, ids[mutant.id], problem)
+        except ScreenError as error:
+            self._fault(f"{queue.substrate.name}: {error}")
+            queue.mutants.clear()
+        return len(batch)
+
+    def _screened(
+        self, screener: Screener, queue: _Queue, batch: Sequence[Mutant], ids: Mapping[str, int]
+    ) -> list[MutantState]:
+        """The states of a batch; those that were screened before are not compiled again."""
+        there = self.matrix.mutants(queue.work.problem_id, state="ready")
+        fresh = [m for m in batch if ids[m.id] not in there]
+        answers = screener.screen(fresh, queue.substrate, queue.seen) if fresh else []
+        self.matrix.set_mutant_states(
+            (ids[m.id], s.state, s.code_hash, s.how) for m, s in zip(fresh, answers, strict=True)
+        )
+        states: dict[str, MutantState] = {m.id: s.state for m, s in zip(fresh, answers, strict=True)}
+        return [states.get(m.id, "ready") for m in batch]
+
+    def _measure(self, evaluator: Evaluator, queue: _Queue, mutant: Mutant, id: int, problem: Problem) -> None:
+        done = {(c.entry, c.variant) for c in self.matrix.cells(id) if c.environment == queue.environment}
+        questions = queue.work.questions
+        for attempt in range(2):
+            try:
+                found = measure_mutant(evaluator, problem, mutant, questions.pool, questions.official, done)
+                break
+            except ChildFailure as failure:
+                if attempt:
+                    self._fault(f"mutant {mutant.id}: {failure}")
+                    return
+        cells = [_cell(id, entry, queue.environment, result) for entry, result in found.cells]
+        if found.broken and not cells and not done:  # valid CUDA that this engine cannot run: no mutant here
+            self.matrix.set_mutant_state(id, "excluded", how="engine")
+            return
+        self.matrix.put_row(id, queue.environment, _hash_of(questions), cells)
+        with self._lock:
+            self.tally.evaluations += len(cells)
+
+    def _fault(self, text: str) -> None:
+        with self._lock:
+            self.tally.faults.append(text)
+
+
+def _row(mutant: Mutant, queue: _Queue) -> MutantRow:
+    return MutantRow(mutant.id, queue.substrate_id, mutant.operator, mutant.family, mutant.line, mutant.detail)
+
+
+def _cell(mutant: int, entry: int, environment: int, result: CellResult) -> Cell:
+    return Cell(
+        mutant, entry, environment, result.variant, result.seeds, result.cls, result.errs, result.margin, result.seconds
+    )
+
+
+def _hash_of(questions: Questions) -> str:
+    """Names a set of questions; what an answer depends on beside them is in the environment."""
+    pool = [[a.id, a.question.races] for a in questions.pool]
+    return short(stable_hash([pool, [[a.id for a in group.asked] for group in questions.official]]))
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _as_done(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """Futures as they end; the first failure cancels those that have not begun."""
+    waiting = set(futures)
+    try:
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                future.result()
+                yield future
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _mark(pool: Pool) -> str:
+    """Names the entries that a clean run was about."""
+    return f"clean run {short(stable_hash([a.entry.id for a in pool.admitted]))}"
+
+
+def _without(admission: Admission, dropped: Mapping[str, str]) -> Admission:
+    if admission.entry.id not in dropped:
+        return admission
+    return replace(admission, admitted=False, reason=CLEAN_RUN, detail=dropped[admission.entry.id])
+
+
+def _with_gate(row: EntryRow, gate: str) -> EntryRow:
+    """The row with the gate's identity in its detail, so that a later run knows whether it may rely on it."""
+    return replace(row, detail=f"gate {gate}; {row.detail}" if row.detail else f"gate {gate}")
+
+
+def _gate_of(row: EntryRow) -> str:
+    return row.detail.partition(";")[0].removeprefix("gate ")
+
+
+def _admission(row: EntryRow) -> Admission:
+    measured = None if row.measured is None else Measured.from_dict(dict(row.measured))
+    if row.reason == CLEAN_RUN:  # the gate itself had nothing against it
+        return Admission(Entry.from_dict(row.recipe), True, measured=measured)
+    return Admission(Entry.from_dict(row.recipe), row.admitted, row.reason, row.detail.partition("; ")[2], measured)

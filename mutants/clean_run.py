@@ -1,0 +1,93 @@
+"""Before anything is counted: every substrate must pass every entry, and a kernel that answers zero must fail each.
+
+One kernel that disagrees with all others is quarantined, not the entry; an entry that most kernels disagree with, or
+that lets zeros pass, judges nothing. A clean run and a forced failure first are what mutation tools are missed for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..suites.problem import Problem
+from .evaluate import Evaluator, KernelBroken, Question
+from .mutant import Substrate
+from .pool import Pool
+
+#: A kernel that is the substrate with its answer taken away; a checker that accepts it notices nothing.
+FORCED_FAILURE = """
+
+_Right = ModelNew
+
+
+class ModelNew(_Right):
+    def forward(self, *args):
+        return _nothing(super().forward(*args))
+
+
+def _nothing(answer):
+    return type(answer)(map(_nothing, answer)) if isinstance(answer, (tuple, list)) else answer.clone().zero_()
+"""
+
+Failures = Mapping[str, str]
+"""Entry id -> what was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleanRun:
+    """What the clean run of a problem says.
+
+    Attributes:
+        dropped: entries that judge nothing, and why.
+        quarantined: substrates of which no mutants are made, and why.
+    """
+
+    dropped: Mapping[str, str]
+    quarantined: Mapping[str, str]
+
+
+def settle(failures: Mapping[str, Failures], unnoticed: Failures) -> CleanRun:
+    """Decide who is wrong, entry or substrate.
+
+    Args:
+        failures: by substrate, the entries that it fails.
+        unnoticed: entries that the forced failure passes.
+    """
+    dropped = {uid: f"a kernel that answers zero passes: {why}" for uid, why in unnoticed.items()}
+    for uid in sorted({uid for found in failures.values() for uid in found}):
+        against = sorted(name for name, found in failures.items() if uid in found)
+        if len(against) >= 2 and 2 * len(against) > len(failures):
+            dropped[uid] = f"{len(against)} of {len(failures)} substrates disagree with it: {', '.join(against)}"
+    quarantined = {}
+    for name, found in failures.items():
+        wrong = sorted(set(found) - set(dropped))
+        if wrong:
+            quarantined[name] = f"fails {len(wrong)} entries, {wrong[0]} for one: {found[wrong[0]]}"[:500]
+    return CleanRun(dropped, quarantined)
+
+
+def failures_of(evaluator: Evaluator, problem: Problem, pool: Pool, substrate: Substrate) -> dict[str, str]:
+    """The entries that a kernel fails, and how; under `""` why it does not run at all."""
+    found: dict[str, str] = {}
+    shapes: set[object] = set()
+    with evaluator.open(substrate.source, substrate.backend, problem) as run:
+        for admission in pool.admitted:
+            shape = admission.entry.constants
+            question = Question(admission.entry, admission.measured, "strict", races=shape not in shapes)
+            shapes.add(shape)
+            try:
+                cell = run.cell(question)
+            except KernelBroken as error:
+                return {**found, admission.entry.id: str(error)}
+            if cell is not None and cell.killed:
+                found[admission.entry.id] = cell.detail or f"error {max(cell.errs):.3g}"
+    return found
+
+
+def unnoticed_by(evaluator: Evaluator, problem: Problem, pool: Pool, substrate: Substrate) -> dict[str, str]:
+    """The entries that a kernel which answers zero passes."""
+    found: dict[str, str] = {}
+    with evaluator.open(substrate.source + FORCED_FAILURE, substrate.backend, problem) as run:
+        for admission in pool.admitted:
+            cell = run.cell(Question(admission.entry, admission.measured, "strict"))
+            if cell is not None and cell.cls == "pass":
+                found[admission.entry.id] = f"error {max(cell.errs):.3g} is within tolerance"
+    return found
