@@ -236,6 +236,12 @@ def test_a_pragma_between_loops_is_no_body() -> None:
     assert [loop.body.type for loop in for_loops(tree)] == ["for_statement", "expression_statement"]
 
 
+def test_template_arguments_are_no_comparisons() -> None:
+    tree = CudaTree.of_snippet("cg::thread_block_tile<32> tile = cg::tiled_partition<32>(block); if (a < b) c = d;")
+    assert len(OPERATORS["lt2le"].sites(tree)) == 1
+    assert OPERATORS["gt2ge"].sites(tree) == ()
+
+
 def test_one_place_per_statement() -> None:
     tree = CudaTree.of_snippet("a = b + c + d; e = f + g;")
     assert [node.text for node in one_per_statement(tree.nodes("binary_expression"))] == ["b + c + d", "f + g"]

@@ -14,7 +14,7 @@ from ...cuda_roles import (
     returns_only,
 )
 from ...cuda_syntax import Node
-from ...cuda_types import number
+from ...cuda_types import COMPARISONS, number
 from ...mutant import Example, Operator, Site
 
 REPLACES = {
@@ -63,11 +63,17 @@ def _compare(old: str, new: str) -> Callable[[CudaTree], Iterator[Site | None]]:
     def find(tree: CudaTree) -> Iterator[Site | None]:
         found = [n for n in tree.nodes("binary_expression") if n.operator == old and n.has("left", "right")]
         for node in found:
-            if _never_ends(node, new):
+            if _never_ends(node, new) or _is_template(node):
                 continue
             yield tree.site(f"`{old}` -> `{new}` in `{excerpt(node)}`", node.at("operator").replaced(new))
 
     return find
+
+
+def _is_template(node: Node) -> bool:
+    """Whether the grammar took `tile<32> t = ...`, with a type it does not know, for two comparisons."""
+    chained = any(side.type == "binary_expression" and side.operator in COMPARISONS for side in node.children)
+    return chained or (node.parent is not None and node.parent.operator in COMPARISONS)
 
 
 def _never_ends(node: Node, operator: str) -> bool:
