@@ -63,6 +63,7 @@ class Guarded:
 
     def _checked(self, ptrs: np.ndarray, mask: np.ndarray, width: int, what: str) -> np.ndarray:
         """The mask without the lanes that are out of bounds."""
+        mask = np.asarray(mask)  # of a block pointer it is a memoryview
         asked = ptrs[mask.astype(bool)] if mask.shape == ptrs.shape else np.broadcast_to(ptrs, mask.shape)[mask]
         if asked.size == 0 or self._inside(asked, width).all():
             return mask

@@ -1,4 +1,4 @@
-"""Sum of embeddings: a block of samples gathers the rows of its tokens one position after the other.
+"""Sum of embeddings: a block of samples gathers the rows of its tokens, a few positions at a time.
 
 problem: embedding_sum
 style: gather
@@ -11,15 +11,21 @@ from torch import nn
 
 
 @triton.jit
-def gather_sum(token_ptr, table_ptr, out_ptr, batch, length, dim, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+def gather_sum(
+    token_ptr, table_ptr, out_ptr, batch, length, dim, ROWS: tl.constexpr, CHUNK: tl.constexpr, BLOCK: tl.constexpr
+):
     sample = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     live = sample < batch
     column = tl.arange(0, BLOCK)[None, :]
     mask = live[:, None] & (column < dim)
     acc = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
-    for position in range(length):
-        token = tl.load(token_ptr + sample * length + position, mask=live, other=0)
-        acc += tl.load(table_ptr + token[:, None] * dim + column, mask=mask, other=0.0)
+    for start in range(0, length, CHUNK):
+        position = start + tl.arange(0, CHUNK)[None, :]
+        seen = live[:, None] & (position < length)
+        token = tl.load(token_ptr + sample[:, None] * length + position, mask=seen, other=0)
+        place = token[:, :, None] * dim + column[None, :, :]
+        rows = tl.load(table_ptr + place, mask=seen[:, :, None] & (column < dim)[None, :, :], other=0.0)
+        acc += tl.sum(rows, axis=1)
     tl.store(out_ptr + sample[:, None] * dim + column, acc, mask=mask)
 
 
@@ -33,6 +39,17 @@ class ModelNew(nn.Module):
         batch, length = tokens.shape
         dim = self.table.embedding_dim
         out = torch.empty(batch, dim, device=tokens.device, dtype=torch.float32)
-        grid = (triton.cdiv(batch, 64),)
-        gather_sum[grid](tokens, self.table.weight, out, batch, length, dim, ROWS=64, BLOCK=triton.next_power_of_2(dim))
+        grid = (triton.cdiv(batch, 4),)
+        gather_sum[grid](
+            tokens,
+            self.table.weight,
+            out,
+            batch,
+            length,
+            dim,
+            ROWS=4,
+            CHUNK=32,
+            BLOCK=triton.next_power_of_2(dim),
+            num_warps=8,
+        )
         return out

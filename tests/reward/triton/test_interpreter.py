@@ -231,3 +231,11 @@ def test_bf16_is_unrefereeable_whatever_it_comes_from(zygote: Zygote) -> None:
 def test_a_kernel_error_is_the_candidates(zygote: Zygote) -> None:
     told = failure(zygote, kernel("tl.static_assert(BLOCK == 7)\ntl.store(y + i, 0.0, mask=m)"))
     assert (told.kind, told.reason, told.exception) == ("runtime_error", "exception", "InterpreterError")
+
+
+def test_block_pointers_are_checked_like_other_pointers(zygote: Zygote) -> None:
+    block = "tl.make_block_ptr({p}, (n,), (1,), (tl.program_id(0) * BLOCK,), (BLOCK,), (0,))"
+    x, y = block.format(p="x"), block.format(p="y")
+    right = f"tl.store({y}, tl.load({x}, boundary_check=(0,)) * 2, boundary_check=(0,))"
+    assert torch.equal(run(zygote, kernel(right)).outputs[0], X * 2)
+    assert failure(zygote, kernel(right.replace(", boundary_check=(0,)) * 2", ") * 2"))).reason == "out-of-bounds"
