@@ -103,11 +103,14 @@ def test_comments_strings_and_preprocessor_text_are_never_touched() -> None:
     source = '''
 CUDA = r"""
 #define SIZE(n) ((n) + 255) / 256
-// if (i < n) y[i] = x[i] + 1.0f;
-/* for (int k = 0; k < n; ++k) sum += x[k]; */
-#if SIZE(3) < 4
+__global__ void k(int n) {
+    // if (i < n) y[i] = x[i] + 1.0f;
+    /* for (int k = 0; k < n; ++k) sum += x[k]; */
+#if SIZE(3) < 4 && 2 * 3 > 1
+    printf("a < b + c * 0.5f");
 #endif
-void f() { TORCH_CHECK(true, "a < b + c"); }
+    asm volatile("add.f32 %0, %1, %2;" : : "f"(1.0f + 2.0f), "n"(3 < 4));
+}
 """
 load_inline(name="e", cpp_sources="", cuda_sources=CUDA)
 '''
