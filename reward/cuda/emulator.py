@@ -180,7 +180,9 @@ def located(message: str, library: Path) -> str:
         lines = done.stdout.split("\n")
     except (OSError, subprocess.TimeoutExpired):
         lines = []
-    names = {a: f"{Path(text).name}" for a, text in zip(addresses, lines, strict=False) if text}
+    names = {
+        a: Path(text.partition(" (discriminator")[0]).name for a, text in zip(addresses, lines, strict=False) if text
+    }
     return _ADDRESS.sub(lambda m: names.get(m.group(1), f"code +0x{m.group(1)}"), message)
 
 

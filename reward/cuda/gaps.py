@@ -22,6 +22,7 @@ _GAPS = (
         ),
         "libcu++",
     ),
+    (re.compile(r"\btorch::(?:nn|optim|autograd|jit)::"), "torch's C++ modules"),
     (re.compile(r"\bthis_grid\s*\(\s*\)"), "a grid-wide barrier"),
     (re.compile(r"\bcub::Device\w+"), "cub's device-wide algorithms"),
 )

@@ -45,6 +45,15 @@ template <bool FIRST, bool SECOND> __global__ void product(const float* a, const
     y[r * n + c] = sum;
 }
 
+__global__ void last_lane(const float* x, float* y) {
+    __shared__ float s[32];
+    int t = threadIdx.x;
+    s[t] = x[t];
+    float mine = s[t];
+    if (t == 31) s[0] = mine * 2;
+    y[t] = s[0];  // the branch comes first in the code: all lanes see it
+}
+
 __global__ void lockstep(const float* x, float* y) {
     __shared__ volatile float s[64];
     int t = threadIdx.x;
@@ -72,6 +81,7 @@ torch::Tensor run(torch::Tensor x, int64_t which) {
     if (which == 2) broadcast<32><<<1, 32>>>(in, out);
     if (which == 3) lockstep<<<1, 32>>>(in, out);
     if (which == 4) handshake<<<1, 64>>>(in, out);
+    if (which == 5) last_lane<<<1, 32>>>(in, out);
     return y;
 }
 
@@ -139,6 +149,11 @@ def test_a_tile_must_be_waited_for_but_is_hardly_overwritten_too_early(
 def test_code_that_trusts_lockstep_is_right_in_lockstep(module: EmulatedModule, x: torch.Tensor) -> None:
     module.configure(PLAIN_VARIANT)
     assert torch.allclose(module.run(x, 3)[0], x[:32].sum())
+
+
+def test_a_branch_of_one_lane_is_over_before_the_warp_goes_on(module: EmulatedModule, x: torch.Tensor) -> None:
+    module.configure(PLAIN_VARIANT)
+    assert torch.equal(module.run(x, 5)[:32], (2 * x[31]).expand(32))
 
 
 def test_lanes_that_wait_in_a_loop_let_the_others_go_on(module: EmulatedModule, x: torch.Tensor) -> None:

@@ -130,6 +130,12 @@ def test_what_needs_a_gpu_is_unsupported_and_the_judge_knows_without_running(tex
     assert emulator_gap(f'source = """\n// {text.splitlines()[0]}\n"""') is None
 
 
+def test_torchs_cpp_modules_are_beyond_our_header_and_the_judge_knows() -> None:
+    text = "auto options = torch::nn::functional::LayerNormFuncOptions({4});"
+    assert emulator_gap(f'source = """\n{text}\n"""') == "torch's C++ modules"
+    assert emulator_gap("import torch\nlayer = torch.nn.Linear(2, 3)\n") is None
+
+
 def test_hostile_macros_and_pragmas_end_as_ordinary_errors(toolchain: Toolchain, tmp_path: Path) -> None:
     hostile = """#pragma GCC poison launch
 #pragma GCC optimize("O0")

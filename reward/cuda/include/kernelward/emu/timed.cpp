@@ -7,6 +7,9 @@
 // machine; a barrier brings them together. At equal times loads come before stores: a warp that has something to store
 // had more to do.
 //
+// Reads that a loop repeats are made in one go, up to 64 of them: most accesses of most kernels are such rows. What a row
+// misses are stores by others meanwhile.
+//
 // So a value that lanes of one warp hand to each other without a barrier arrives, one that crosses warps arrives or not
 // as latencies have it: a tile that is read before its loads are waited for is stale, the barrier at the
 // end of a tile's use is hardly ever missed. Blocks without shared memory run thread after thread.
@@ -19,6 +22,7 @@ namespace emu {
 namespace {
 
 constexpr uint64_t kAccess = 20, kPause = 100, kLatency = 300, kSpread = 400, kNextLoad = 10;
+constexpr unsigned kRow = 64;  // reads in one go
 constexpr int kPatience = 10000;  // steps of part of a warp before the rest goes once: it may be what they wait for
 
 struct WarpClock {
@@ -33,7 +37,8 @@ struct WarpClock {
 WarpClock clocks[kMaxWarps];
 uintptr_t place[kMaxThreads];  // of each lane's next access
 unsigned char storing[kMaxThreads];
-unsigned loads[kMaxThreads];
+unsigned loads[kMaxThreads], reads[kMaxThreads];  // since the last step: of global memory, of shared memory
+uintptr_t furthest[kMaxThreads];  // in the code, of the reads since the last store or meeting
 
 bool shared_address(uintptr_t a) {
   if (a - uintptr_t(rt.dynamic) < rt.dynamic_bytes) return true;
@@ -54,16 +59,18 @@ uint64_t spread(int warp, unsigned drawn) {
 void refresh(int w) {
   WarpClock& c = clocks[w];
   int first = w * 32, last = std::min(rt.threads, first + 32);
-  unsigned most = 0, ready = 0;
+  unsigned most = 0, row = 0, ready = 0;
   uintptr_t lowest = ~uintptr_t(0), highest = 0;
   for (int t = first; t < last; t++) {
     most = std::max(most, loads[t]);
-    loads[t] = 0;
+    row = std::max(row, reads[t]);
+    loads[t] = reads[t] = 0;
     if (rt.wait[t] != Wait::kReady) continue;
     ready |= 1u << (t - first);
     lowest = std::min(lowest, place[t]);
     highest = std::max(highest, place[t]);
   }
+  c.now += row * kAccess;
   if (most) c.now += kLatency + spread(w, c.drawn++) + most * kNextLoad;
   c.divided = lowest == highest ? 0 : c.divided + 1;
   if (c.divided > kPatience) { lowest = highest; c.divided = 0; }
@@ -81,25 +88,31 @@ void refresh(int w) {
 void timed_place(void* pc) {
   place[rt.current] = uintptr_t(pc);
   storing[rt.current] = false;
+  furthest[rt.current] = 0;
 }
 
 void timed_pause() { place[rt.current] = ~uintptr_t(0); }
 
 void timed_access(uintptr_t address, void* pc, bool store) {
   if (rt.dynamic_bytes == 0 && rt.areas.empty()) return;
+  int t = rt.current;
   if (!shared_address(address)) {
-    loads[rt.current] += !store;
+    loads[t] += !store;
     return;
   }
-  place[rt.current] = uintptr_t(pc);
-  storing[rt.current] = store;
-  rt.wait[rt.current] = Wait::kReady;
+  if (!store && uintptr_t(pc) <= furthest[t] && !loads[t] && ++reads[t] < kRow) return;
+  place[t] = uintptr_t(pc);
+  storing[t] = store;
+  furthest[t] = store ? 0 : std::max(furthest[t], uintptr_t(pc));
+  rt.wait[t] = Wait::kReady;
   suspend();
 }
 
 void timed_block() {
   for (int w = 0; w < rt.warps; w++) clocks[w] = WarpClock();
   std::fill(loads, loads + rt.threads, 0);
+  std::fill(reads, reads + rt.threads, 0);
+  std::fill(furthest, furthest + rt.threads, 0);
   std::fill(place, place + rt.threads, 0);
   start_until(rt.threads);
 }
