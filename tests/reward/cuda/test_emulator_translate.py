@@ -282,6 +282,29 @@ std::vector<torch::Tensor> f(torch::Tensor x, torch::Tensor w) {
         assert torch.equal(got, want)
 
 
+def test_assigning_to_a_part_of_a_tensor_writes_into_it(toolchain: Toolchain, tmp_path: Path) -> None:
+    module = make(
+        toolchain,
+        tmp_path,
+        HEAD
+        + """torch::Tensor f(torch::Tensor x) {
+    auto y = torch::zeros_like(x);
+    y[0] = x[1];
+    y[1] = 3.0f;
+    y.select(0, 2) = x[0] * 2;
+    auto row = y[0];
+    row = x[2];  // a name is bound anew
+    torch::Tensor a, b;
+    std::tie(a, b) = std::make_tuple(x[0], x[1]);
+    y[3] = b;
+    return y;
+}
+""",
+    )
+    x = torch.arange(8.0).reshape(4, 2)
+    assert torch.equal(module.f(x), torch.stack([x[1], torch.full((2,), 3.0), 2 * x[0], x[1]]))
+
+
 def test_overlapping_arguments_share_memory_and_writes_come_back(toolchain: Toolchain, tmp_path: Path) -> None:
     module = make(
         toolchain,

@@ -46,6 +46,10 @@ KW_TENSOR_METHODS(KW_DEFINE)
 KW_TENSOR_INPLACE(KW_DEFINE)
 #undef KW_DEFINE
 
+Tensor& Tensor::operator=(const Tensor& o) && { return copy_(o); }
+Tensor& Tensor::operator=(Tensor&& o) && { return copy_(o); }
+Tensor& Tensor::operator=(const Scalar& v) && { return fill_(v); }
+
 Tensor Tensor::contiguous(MemoryFormat format) const {
   if (is_contiguous(format)) return *this;
   kw::Arg self(*this), f(format);

@@ -90,7 +90,12 @@ class Tensor {
   explicit Tensor(const kw::Value& v) : impl_(kw::make_impl(v)) {}
   Tensor(const Tensor& o) : impl_(o.impl_) { if (impl_) impl_->references++; }
   Tensor(Tensor&& o) noexcept : impl_(o.impl_) { o.impl_ = nullptr; }
-  Tensor& operator=(Tensor o) noexcept { std::swap(impl_, o.impl_); return *this; }
+  Tensor& operator=(const Tensor& o) & { Tensor copy(o); std::swap(impl_, copy.impl_); return *this; }
+  Tensor& operator=(Tensor&& o) & noexcept { std::swap(impl_, o.impl_); return *this; }
+  // `x[0] = y` writes into x, as torch has it.
+  Tensor& operator=(const Tensor& o) &&;
+  Tensor& operator=(Tensor&& o) &&;
+  Tensor& operator=(const Scalar& v) &&;
   ~Tensor() { if (impl_) kw::drop_impl(impl_); }
 
   bool defined() const { return impl_ != nullptr; }
