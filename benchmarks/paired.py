@@ -2,7 +2,8 @@
 
     python benchmarks/paired.py --checkout KERNELBENCH --out paired.jsonl [--only level1_1__triton ...]
 
-Needs an NVIDIA GPU and a KernelBench checkout. Candidates are benchmarks/candidates (their names say the problem).
+Needs an NVIDIA GPU and a KernelBench checkout. Candidates are benchmarks/candidates (their names say the problem), and
+with `--cuda` the package's own CUDA substrates for level 1, which the real checker builds with `load_inline`.
 Ours is timed with a warm pool and the problem's suite at hand, on seeds that were never used: once for the first
 candidate of an epoch (which pays for drawing the inputs and for truth) and once for a later one of the same group.
 The real checker runs as its scripts run it: five trials, one process per candidate. Finished rows are kept in the
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kernelward.mutants.substrates import list_substrates
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.kernelbench import OfficialChecker
 from kernelward.reward.task import JudgeConfig, Task
@@ -27,17 +29,20 @@ from rich.console import Console
 from rich.table import Table
 
 CANDIDATES = Path(__file__).parent / "candidates"
+SUBSTRATES = {s.name: s for s in list_substrates() if s.backend == "cuda" and s.problem.startswith("level1/")}
 
 
-def problem_id(name: str) -> str:
-    """`level1_23__triton` -> `level1/23`."""
-    return name.partition("__")[0].replace("_", "/")
+def candidate(name: str) -> tuple[str, str]:
+    """(source, problem id) of a candidate: `level1_23__triton` is for `level1/23`; substrates say it themselves."""
+    if name in SUBSTRATES:
+        return SUBSTRATES[name].source, SUBSTRATES[name].problem
+    return (CANDIDATES / f"{name}.py").read_text(), name.partition("__")[0].replace("_", "/")
 
 
 def measure(name: str, client: JudgeClient, official: OfficialChecker, checkout: Path) -> dict[str, Any]:
     """One row: both verdicts, and the seconds of each."""
-    source = (CANDIDATES / f"{name}.py").read_text()
-    problem = find_problem(problem_id(name), checkout)
+    source, id = candidate(name)
+    problem = find_problem(id, checkout)
     task = Task(source, problem, run_key=secrets.token_bytes(16))
     prepared = client.judge(task)  # builds or finds the suite, starts the zygote of this mode
     first = client.judge(replace(task, epoch=1, candidate=source + "\n# another candidate\n"))
@@ -87,8 +92,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--checkout", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", default=sorted(f.stem for f in CANDIDATES.glob("*.py")))
+    parser.add_argument("--cuda", action="store_true", help="the CUDA substrates in place of the candidates")
+    parser.add_argument("--only", nargs="+")
     options = parser.parse_args()
+    options.only = options.only or sorted(SUBSTRATES if options.cuda else (f.stem for f in CANDIDATES.glob("*.py")))
     done = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     wanted = [name for name in options.only if name not in {row["candidate"] for row in done}]
     official = OfficialChecker(options.checkout)

@@ -7,9 +7,16 @@ import pytest
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.task import Task
 from kernelward.reward.verdict import Outcome, Verdict
+from kernelward.suites.entry import Entry
+from kernelward.suites.generators import GENERATORS
 from kernelward.suites.problem import Problem
+from kernelward.suites.shapes import ragged_variants
+from kernelward.suites.suite import Suite, SuiteEntry
+from kernelward.suites.traits import inspect_problem
+from kernelward.suites.validity import admit
 
-KERNELS = Path(__file__).resolve().parents[2] / "examples" / "kernels"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+KERNELS, PROBLEMS = EXAMPLES / "kernels", EXAMPLES / "problems"
 
 #: (problem, known-bad kernel, its honest twin, the reasons that may name the fault)
 PAIRS = [
@@ -48,3 +55,22 @@ def test_a_known_bad_kernel_passes_the_official_protocol_and_not_ours(
     for protocol in ("kernelbench", "kernelward"):
         twin = verdicts[honest, protocol]
         assert twin.verdict is Outcome.CORRECT, twin
+
+
+CUDA = sorted(p.stem for p in (KERNELS / "cuda").glob("*.py") if (PROBLEMS / p.name).exists())
+
+
+@pytest.mark.parametrize("kernel", CUDA)
+def test_a_cuda_example_solves_the_problem_of_its_name(
+    judge: JudgeClient, example: Callable[[str], Problem], kernel: str
+) -> None:
+    """At one small ragged shape and on signed inputs, which also show a forgotten clamp."""
+    problem = example(kernel)
+    shape = ragged_variants(problem, inspect_problem(problem), max_bytes=1 << 20, limit=1)[0]
+    generator = "normal" if GENERATORS["normal"].applies(inspect_problem(problem)) else "own"
+    admission = admit(problem, Entry.make(generator, constants=shape), seeds=2)
+    assert admission.measured is not None, admission.detail
+    suite = Suite(problem.id, problem.hash, (SuiteEntry(admission.entry, (admission.measured,)),))
+    source = (KERNELS / "cuda" / f"{kernel}.py").read_text()
+    verdict = judge.judge(Task(source, problem, "kernelward", suite, run_key=b"examples"))
+    assert verdict.verdict is Outcome.CORRECT, verdict

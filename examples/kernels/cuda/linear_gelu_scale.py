@@ -1,4 +1,4 @@
-"""Fused epilogue: the product in tiles, then bias, GELU and scale before the only store."""
+"""Fused epilogue: the product in tiles, then bias, GELU, scale and clamp before the only store."""
 
 import torch
 import torch.nn as nn
@@ -10,6 +10,8 @@ CUDA = r"""
 constexpr int TILE = 16;
 
 __device__ __forceinline__ float gelu(float v) { return 0.5f * v * (1.0f + erff(v * 0.70710678118654752f)); }
+
+__device__ __forceinline__ float clamped(float v) { return fminf(fmaxf(v, -2.0f), 2.0f); }
 
 __global__ void linear_gelu_kernel(const float* x, const float* weight, const float* bias, float* y, int rows, int out,
                                    int in, float scale) {
@@ -24,7 +26,7 @@ __global__ void linear_gelu_kernel(const float* x, const float* weight, const fl
         for (int i = 0; i < TILE; ++i) sum += xs[threadIdx.y][i] * ws[threadIdx.x][i];
         __syncthreads();
     }
-    if (row < rows && col < out) y[row * out + col] = gelu(sum + bias[col]) * scale;
+    if (row < rows && col < out) y[row * out + col] = clamped(gelu(sum + bias[col]) * scale);
 }
 
 torch::Tensor linear_gelu_cuda(torch::Tensor x, torch::Tensor weight, torch::Tensor bias, double scale) {
