@@ -296,7 +296,7 @@ def test_assigning_to_a_part_of_a_tensor_writes_into_it(toolchain: Toolchain, tm
     row = x[2];  // a name is bound anew
     torch::Tensor a, b;
     std::tie(a, b) = std::make_tuple(x[0], x[1]);
-    y[3] = b;
+    y[3] = b.flatten();
     return y;
 }
 """,

@@ -63,7 +63,6 @@ Tensor Tensor::to(const kw::Arg& a, const kw::Arg& b, const kw::Arg& c, const kw
   return kw::call(".to", {&self, &a, &b, &c, &d});
 }
 Tensor Tensor::to(ScalarType t) const { kw::Arg self(*this), a(t); return t == scalar_type() ? *this : kw::call(".to", {&self, &a}); }
-Tensor Tensor::reshape1(std::initializer_list<int64_t> sizes) const { return reshape(kw::Arg(sizes)); }
 Scalar Tensor::item() const { kw::Arg self(*this); return kw::call_scalar(".item", {&self}); }
 int64_t Tensor::storage_offset() const { kw::Arg self(*this); return kw::call_scalar(".storage_offset", {&self}).toLong(); }
 #define KW_PAIR_METHOD(NAME)                                                          \

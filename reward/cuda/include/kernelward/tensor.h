@@ -159,7 +159,6 @@ class Tensor {
             const kw::Arg& d = kw::absent()) const;
   Tensor type(ScalarType t) const { return to(t); }
   Tensor to(ScalarType t) const;
-  Tensor flatten() const { return reshape1({-1}); }
   Tensor& requires_grad_(bool = true) { return *this; }
   Tensor grad() const { return {}; }
   template <class T> T item() const { return item().to<T>(); }
@@ -214,7 +213,6 @@ class Tensor {
   Tensor& operator/=(const kw::Arg& o);
 
  private:
-  Tensor reshape1(std::initializer_list<int64_t> sizes) const;
   int64_t wrap(int64_t i) const {
     int64_t n = dim(), k = i < 0 ? i + n : i;
     if (k < 0 || k >= n) kw::wrong_dimension(i, n);
