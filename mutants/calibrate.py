@@ -30,7 +30,7 @@ from ..suites.problem import Problem
 from ..suites.suite_cache import suite_identity
 from ..suites.validity import Admission, Measured
 from .calibrate_plan import Questions, Target, entry_ids, official_questions, ordered, pool_questions, protocol_rows
-from .clean_run import CleanRun, failures_of, settle, unnoticed_by
+from .clean_run import CleanRun, closest_text, failures_of, settle, unnoticed_by
 from .evaluate import CellResult, Evaluator, environment
 from .matrix import Matrix
 from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, SubstrateRow
@@ -201,11 +201,15 @@ class Calibrator:
         jobs: dict[Future[dict[str, str]], tuple[int, str]] = {}
         failures: list[dict[str, dict[str, str]]] = [{} for _ in pools]
         unnoticed: list[dict[str, str]] = [{} for _ in pools]
+        ratios: list[dict[str, dict[str, float]]] = [{} for _ in pools]
         with ThreadPoolExecutor(self.options.workers, thread_name_prefix="clean") as executor:
             for i, (target, pool) in enumerate(pools):
                 todo = [] if self._clean_before(target, pool) else self._used(target)
                 for substrate in todo:
-                    jobs[executor.submit(failures_of, evaluator, target.problem, pool, substrate)] = i, substrate.name
+                    passed: dict[str, float] = {}
+                    ratios[i][substrate.name] = passed
+                    job = executor.submit(failures_of, evaluator, target.problem, pool, substrate, passed)
+                    jobs[job] = i, substrate.name
                 if todo:
                     jobs[executor.submit(unnoticed_by, evaluator, target.problem, pool, todo[0])] = i, ""
             for done, future in enumerate(_as_done(jobs), 1):
@@ -215,8 +219,8 @@ class Calibrator:
                 else:
                     unnoticed[i] = future.result()
                 self.report("clean run", done, len(jobs))
-        answers = zip(pools, failures, unnoticed, strict=True)
-        return [self._work(target, pool, settle(found, passed)) for (target, pool), found, passed in answers]
+        answers = zip(pools, failures, unnoticed, ratios, strict=True)
+        return [self._work(t, pool, settle(found, blind), near) for (t, pool), found, blind, near in answers]
 
     def _used(self, target: Target) -> list[Substrate]:
         return [s for s in target.substrates if s.backend in self.options.backends]
@@ -227,7 +231,7 @@ class Calibrator:
         had = {row.hash for row in rows if row.status != "pending" and row.detail.startswith(_mark(pool))}
         return all(s.hash in had for s in self._used(target))
 
-    def _work(self, target: Target, pool: Pool, clean: CleanRun) -> _Work:
+    def _work(self, target: Target, pool: Pool, clean: CleanRun, ratios: Mapping[str, Mapping[str, float]]) -> _Work:
         """Store entries and substrates as the clean run leaves them; without a new one they stay as they are."""
         id = self.matrix.add_problem(target.problem.id, target.problem.hash)
         there = {row.hash: row for row in self.matrix.substrates(id).values()}
@@ -251,7 +255,7 @@ class Calibrator:
                 substrate.style,
                 id,
                 "quarantined" if why else "admitted",
-                f"{mark}: {why}" if why else mark,
+                f"{mark}: {why}" if why else mark + closest_text(ratios.get(substrate.name, {})),
             )
             row = there[substrate.hash] if before else row
             row_id = self.matrix.add_substrate(row)

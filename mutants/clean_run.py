@@ -4,11 +4,13 @@ One kernel that disagrees with all others is quarantined, not the entry; an entr
 that lets zeros pass, judges nothing. A clean run and a forced failure first are what mutation tools are missed for.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 from ..suites.problem import Problem
 from .evaluate import Evaluator, KernelBroken, Question
+from .matrix_schema import ratio
 from .mutant import Substrate
 from .pool import Pool
 
@@ -64,8 +66,36 @@ def settle(failures: Mapping[str, Failures], unnoticed: Failures) -> CleanRun:
     return CleanRun(dropped, quarantined)
 
 
-def failures_of(evaluator: Evaluator, problem: Problem, pool: Pool, substrate: Substrate) -> dict[str, str]:
-    """The entries that a kernel fails, and how; under `""` why it does not run at all."""
+def closest_text(ratios: Mapping[str, float]) -> str:
+    """How near a correct kernel came to being refused: the end of its row's `detail` in the matrix; "" of nothing.
+
+    Args:
+        ratios: entry id -> err / tolerance of the entries that it passes.
+    """
+    if not ratios:
+        return ""
+    uid = max(ratios, key=lambda entry: ratios[entry])
+    return f"; largest error {ratios[uid]:.3g} of the tolerance, on {uid}"
+
+
+def closest_of(detail: str) -> tuple[float, str] | None:
+    """The (err / tolerance, entry id) that `closest_text` wrote; None where it wrote nothing."""
+    found = re.search(r"; largest error (\S+) of the tolerance, on (\S+)$", detail)
+    return None if found is None else (float(found[1]), found[2])
+
+
+def failures_of(
+    evaluator: Evaluator,
+    problem: Problem,
+    pool: Pool,
+    substrate: Substrate,
+    ratios: MutableMapping[str, float] | None = None,
+) -> dict[str, str]:
+    """The entries that a kernel fails, and how.
+
+    Args:
+        ratios: is filled with err / tolerance of each entry that it passes.
+    """
     found: dict[str, str] = {}
     shapes: set[object] = set()
     with evaluator.open(substrate.source, substrate.backend, problem) as run:
@@ -79,6 +109,8 @@ def failures_of(evaluator: Evaluator, problem: Problem, pool: Pool, substrate: S
                 return {**found, admission.entry.id: str(error)}
             if cell is not None and cell.killed:
                 found[admission.entry.id] = cell.detail or f"error {max(cell.errs):.3g}"
+            elif cell is not None and ratios is not None and cell.errs and admission.measured is not None:
+                ratios[admission.entry.id] = ratio(cell.errs, admission.measured.tolerance)
     return found
 
 
