@@ -100,7 +100,7 @@ void timed_access(uintptr_t address, void* pc, bool store) {
     loads[t] += !store;
     return;
   }
-  if (!store && uintptr_t(pc) <= furthest[t] && !loads[t] && ++reads[t] < kRow) return;
+  if (!store && uintptr_t(pc) <= furthest[t] && ++reads[t] < kRow) return;
   place[t] = uintptr_t(pc);
   storing[t] = store;
   furthest[t] = store ? 0 : std::max(furthest[t], uintptr_t(pc));
