@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
+from ..sandbox import linux
 from ..sandbox.engine import CompileFailure
 
 MIB = 1 << 20
@@ -64,7 +65,7 @@ def run_tool(
     """
 
     def limit() -> None:
-        os.setsid()
+        linux.new_session()
         resource.setrlimit(resource.RLIMIT_AS, (limits.memory, limits.memory))
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file, limits.file))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -174,7 +174,7 @@ class Bench:
         pid = os.fork()
         if pid == 0:
             try:
-                os.setsid()
+                linux.new_session()
                 os.close(read_end)
                 self.channel.close()
                 linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import platform
+import time
 from typing import Final
 
 CLONE_NEWNS: Final = 0x00020000
@@ -156,3 +157,42 @@ def drop_capabilities() -> None:
     if number is None:
         raise OSError(errno.ENOSYS, f"capset: unknown architecture {platform.machine()}")
     syscall(number, "capset", _CapHeader(version=0x20080522), _CapData())
+
+
+def new_session() -> None:
+    """setsid; a process of idle priority only leaves its process group.
+
+    Where autogrouping is on, the kernel shares the CPU between sessions before it looks at processes, so neither nice
+    nor SCHED_IDLE reaches across them, and every new session starts at full weight. An idle process stays in a session
+    that has the least (`lighten_session`).
+    """
+    if os.sched_getscheduler(0) == os.SCHED_IDLE:
+        os.setpgid(0, 0)
+    else:
+        os.setsid()
+
+
+def lighten_session() -> bool:
+    """Give the least weight to the session of a process that runs under SCHED_IDLE (children inherit that).
+
+    Returns:
+        Whether it has that weight now. False for other processes, and where the kernel has no autogroups.
+    """
+    if os.sched_getscheduler(0) != os.SCHED_IDLE:
+        return False
+    try:
+        group = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        for _ in range(4):
+            try:
+                os.write(group, b"19")
+                return True
+            except BlockingIOError:  # without privileges, once in 100 ms on the whole machine
+                time.sleep(0.04)
+        return False
+    except OSError:
+        return False
+    finally:
+        os.close(group)

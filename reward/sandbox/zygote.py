@@ -214,7 +214,7 @@ def become_candidate(channel: socket.socket, output: int, directory: Path, limit
     """In the second fork: give up everything, then serve the judge."""
     from . import child
 
-    os.setsid()
+    linux.new_session()
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
@@ -272,6 +272,7 @@ def main() -> None:
     parser.add_argument("--control", required=True, type=int)
     parser.add_argument("--without", default="")
     arguments = parser.parse_args()
+    linux.lighten_session()
     control = reserve_channel(arguments.control)
     report = isolation.choose([name for name in arguments.without.split(",") if name])
     become_init(report)
