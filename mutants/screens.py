@@ -33,6 +33,8 @@ How = Literal["nvrtc", "emulator", "source"]
 LOAD_S = 120.0
 PER_CHILD = 100
 """Candidates that one child compiles before a fresh one takes over: compilers in a process keep memory."""
+KNOWN_HOST_TEXTS = 200
+"""Host texts of one substrate whose compiled code is remembered: the first few are those that come again."""
 _ORDER: tuple[How, ...] = ("source", "emulator", "nvrtc")
 
 
@@ -66,6 +68,7 @@ class Screener:
         if backend == "cuda":
             prepare()  # here, where it may take its time: a zygote has to be ready within two minutes
         self._zygote = Zygote("cuda-compile") if backend == "cuda" else None
+        self._host_code: dict[str, dict[str, str]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -89,7 +92,9 @@ class Screener:
             ScreenError: the substrate does not compile.
             ChildFailure: `infra_error`: the sandbox does not work.
         """
-        with _Bench(self._zygote) as bench:
+        # By substrate: what a child says of a host text is believed for that substrate's mutants alone.
+        known = self._host_code.setdefault(substrate.hash, {})
+        with _Bench(self._zygote, known) as bench:
             first = {} if seen is None else seen
             if "" not in first.values():
                 original = bench.compile(substrate.source)
@@ -118,10 +123,16 @@ def _placed(compiled: Screened, name: str, first: dict[str, str]) -> Screened:
 
 
 class _Bench:
-    """A child that compiles one candidate after the other, replaced when it dies or has had enough."""
+    """A child that compiles one candidate after the other, replaced when it dies or has had enough.
 
-    def __init__(self, zygote: Zygote | None) -> None:
+    Args:
+        zygote: where children come from; None where nothing is compiled.
+        host_code: hash of compiled host code by its text's; extended, so that g++ compiles no text twice.
+    """
+
+    def __init__(self, zygote: Zygote | None, host_code: dict[str, str]) -> None:
         self._zygote = zygote
+        self._host_code = host_code
         self._session: ChildSession | None = None
         self._loads = 0
 
@@ -151,7 +162,8 @@ class _Bench:
         failure: ChildFailure | None = None
         for _ in range(2):
             try:
-                return _summed(self._child(self._zygote).load(source).compiled, source)
+                found = self._child(self._zygote).load(source, {"host_code": dict(self._host_code)}).compiled
+                return _summed(self._noted(found), source)
             except ChildFailure as caught:
                 failure = caught
             if not failure.alive:
@@ -163,6 +175,12 @@ class _Bench:
         if failure.kind in ("infra_error", "unrefereeable"):
             raise failure
         return Screened("compile-error", detail=_first_line(failure.message or str(failure)))
+
+    def _noted(self, found: Sequence[dict[str, str]]) -> Sequence[dict[str, str]]:
+        for item in found:
+            if "host_code" in item and len(self._host_code) < KNOWN_HOST_TEXTS:
+                self._host_code.setdefault(item["host_text"], item["host_code"])
+        return found
 
     def _child(self, zygote: Zygote) -> ChildSession:
         if self._loads >= PER_CHILD:

@@ -8,7 +8,7 @@ import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from .demangle import canonical, template_id
 from .device_code import device_program, instantiations
 from .frontend import ExtensionSource, Flags, Unsupported
 from .host_code import HostUnits, host_units, is_gap
-from .nvrtc import Cubin, nvrtc
+from .nvrtc import Cubin, DeviceProgram, nvrtc
 from .split import split
 from .split_model import SplitSource
 from .toolchain import PreparedHost, ToolLimits, preprocess, tree_hash
@@ -59,15 +59,22 @@ class Builder:
         host: the prepared host compiler, or None where the fast path cannot work here (`missing` says why).
         arch: `sm_90`.
         limits: of one compiler run.
+        device_options: further NVRTC options.
     """
 
     def __init__(
-        self, host: PreparedHost | None, arch: str, missing: str = "", limits: ToolLimits | None = None
+        self,
+        host: PreparedHost | None,
+        arch: str,
+        missing: str = "",
+        limits: ToolLimits | None = None,
+        device_options: tuple[str, ...] = (),
     ) -> None:
         self._host = host
         self._arch = arch
         self._missing = missing
         self._limits = limits or ToolLimits()
+        self._device_options = device_options
 
     def build(self, extension: ExtensionSource, directory: Path) -> Built:
         """The fast path where it can, torch's own otherwise.
@@ -143,7 +150,7 @@ class Builder:
             return Cubin(b"", {})
         # A variable's address is asked for as well: one that is static has a symbol of the compiler's making.
         variables = [f"&{symbol.qualified}" for symbol in parts.symbols]
-        program = device_program(extension, parts, self._arch, [*expressions, *variables])
+        program = self._program(extension, parts, [*expressions, *variables])
         try:
             return nvrtc().compile(program)
         except CompileFailure as failure:
@@ -151,7 +158,11 @@ class Builder:
             if "__nv_name_map" not in str(failure) or set(plain) == set(expressions):
                 raise
             # An instantiation that was guessed from the text does not exist; the launch will name the right one.
-            return nvrtc().compile(device_program(extension, parts, self._arch, [*plain, *variables]))
+            return nvrtc().compile(self._program(extension, parts, [*plain, *variables]))
+
+    def _program(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> DeviceProgram:
+        program = device_program(extension, parts, self._arch, expressions)
+        return replace(program, options=(*program.options, *self._device_options))
 
     def more(self, extension: ExtensionSource, expressions: Sequence[str], directory: Path) -> Built:
         """A cubin with kernels that only the running host code could name.

@@ -62,6 +62,7 @@ class CompileEngine(TorchEngine):
         self._missing = ""
         self._toolchain: Toolchain | None = None
         self._parts: dict[str, str] = {}
+        self._host_code: dict[str, str] = {}
         self._compiled: list[dict[str, Any]] = []
 
     def warm(self) -> None:
@@ -77,10 +78,13 @@ class CompileEngine(TorchEngine):
     def load(self, source: str, context: LoadContext) -> Any:
         """Run the candidate's module with `load_inline` and `load` replaced by compiling; nothing can be launched.
 
+        An option `host_code` maps what `compiled` said of host code before to the hash it gave: that is not compiled.
+
         Raises:
             CompileFailure: the module does not run, or an extension of it does not compile.
         """
         self._compiled = []
+        self._host_code |= context.options.get("host_code", {})
         extensions: list[ExtensionSource] = []
         failures: list[CompileFailure] = []
 
@@ -111,17 +115,20 @@ class CompileEngine(TorchEngine):
 
     def compiled(self) -> list[dict[str, Any]]:
         """What the last load made: one finding per extension (`code` is `nvrtc`, `emulator` or `source`) and one for
-        the Python part; `message` is the hash."""
+        the Python part; `message` is the hash. Where g++ took the host code, `host_text` names its text and `host_code`
+        is the hash of the library."""
         return self._compiled
 
     def _compile(self, extension: ExtensionSource, directory: Path) -> dict[str, Any]:
         about = [extension.functions, extension.flags.cflags, extension.flags.cuda_cflags, extension.flags.ldflags]
         try:
-            host, device, rest = self._fast(extension, directory)
+            text, device, rest = self._fast(extension, directory)
+            host = self._host_code[text]
+            found = {"host_text": text, "host_code": host}
             if not rest:
-                return _finding("nvrtc", about, host, device)
+                return _finding("nvrtc", about, host, device) | found
             why = "kernels are templates whose arguments only the running host code knows"
-            return _finding("source", about, host, device, rest) | {"why": why}
+            return _finding("source", about, host, device, rest) | found | {"why": why}
         except Unsupported as gap:
             why = f"{gap.feature}: {gap.message}"
         try:
@@ -131,14 +138,14 @@ class CompileEngine(TorchEngine):
             return _finding("source", about, *texts) | {"why": f"{why}; {gap.feature}: {gap.message}"}
 
     def _fast(self, extension: ExtensionSource, directory: Path) -> tuple[str, str, str]:
-        """Hashes of host and device code by the GPU's path, and the device text where kernels of it are left out.
+        """Which host text, the hash of the device code, and the device text where kernels of it are left out.
 
         Raises:
             CompileFailure: the code is wrong. Unsupported: this path cannot say.
         """
         if self._host is None:
             raise Unsupported("not-installed", self._missing)
-        builder = Builder(self._host, ARCHITECTURE)
+        builder = Builder(self._host, ARCHITECTURE, device_options=_precompiled(directory))
         with tempfile.TemporaryDirectory(dir=directory) as scratch:
             work = Path(scratch)
             parts = split(extension, lambda text: preprocess(text, work))
@@ -147,10 +154,10 @@ class CompileEngine(TorchEngine):
             units = replace(units, defines={**units.defines, "__LINE__": "0"})
             cubin = builder.compile_device(extension, parts, instantiations(parts))
             host = _digest(*units.together, json.dumps(dict(units.defines)), *units.link)
-            if host not in self._parts:
-                self._parts[host] = code_hash(builder.compile_host(units, work))
+            if host not in self._host_code:
+                self._host_code[host] = code_hash(builder.compile_host(units, work))
         rest = "" if _all_instantiated(parts, cubin.symbols) else " ".join(parts.device.split())
-        return self._parts[host], code_hash(cubin.image) if cubin.image else "", rest
+        return host, code_hash(cubin.image) if cubin.image else "", rest
 
     def _emulated(self, extension: ExtensionSource, directory: Path) -> str:
         unit = translate(extension)
@@ -167,6 +174,15 @@ class CompileEngine(TorchEngine):
             self._parts[key] = code_hash(library.read_bytes())
             library.unlink()
         return self._parts[key]
+
+
+def _precompiled(directory: Path) -> tuple[str, ...]:
+    """NVRTC's options for keeping what the headers parse to: the candidate's next compilation reads them no more."""
+    if nvrtc().version < (12, 8):
+        return ()
+    folder = directory / "headers"
+    folder.mkdir(exist_ok=True)
+    return ("--pch", f"--pch-dir={folder}", "--pch-messages=false", "--pch-verbose=false")
 
 
 def _all_instantiated(parts: SplitSource, expressions: Collection[str]) -> bool:

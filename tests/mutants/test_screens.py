@@ -8,6 +8,8 @@ from kernelward.mutants.mutant import Mutant, Substrate
 from kernelward.mutants.screens import Screened, Screener, ScreenError, screen
 from kernelward.reward.cuda.compiled_code import code_hash
 from kernelward.reward.cuda.engine_compile import python_hash
+from kernelward.reward.sandbox.limits import Limits
+from kernelward.reward.sandbox.session import Zygote
 
 SOURCE = (Path(__file__).parents[2] / "examples" / "kernels" / "cuda" / "relu.py").read_text()
 SUBSTRATE = Substrate("cuda/relu", "relu", "cuda", "naive", SOURCE)
@@ -103,6 +105,20 @@ def test_a_template_that_is_not_compiled_counts_by_its_text(screener: Screener) 
     weaker, spaced = screener.screen(mutants(*sources, substrate=substrate), substrate)
     assert (weaker.state, weaker.how) == ("ready", "source")
     assert spaced.state == "equivalent"
+
+
+def test_host_code_that_was_compiled_for_the_substrate_is_not_compiled_again() -> None:
+    device = changed("0.0f", "1.0f")
+    with Zygote("cuda-compile") as zygote:
+        with zygote.spawn(Limits()) as child:
+            first = child.load(SOURCE).compiled[0]
+        known = {first["host_text"]: "0" * 64}
+        with zygote.spawn(Limits()) as child:
+            same = child.load(device, {"host_code": known}).compiled[0]
+            other = child.load(changed("256", "128"), {"host_code": known}).compiled[0]
+    assert (same["host_text"], same["host_code"]) == (first["host_text"], "0" * 64)
+    assert other["host_text"] != first["host_text"]
+    assert other["host_code"] not in (first["host_code"], "0" * 64)
 
 
 def test_triton_counts_by_its_syntax_tree() -> None:
