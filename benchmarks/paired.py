@@ -4,8 +4,8 @@
 
 Needs an NVIDIA GPU and a KernelBench checkout. Candidates are benchmarks/candidates (their names say the problem), and
 with `--cuda` the package's own CUDA substrates for level 1, which the real checker builds with `load_inline`.
-Ours is timed with a warm pool and the problem's suite at hand, on seeds that were never used: once for the first
-candidate of an epoch (which pays for drawing the inputs and for truth) and once for a later one of the same group.
+Ours is timed with a warm pool and the problem's suite at hand, on a source and on seeds that were never used: once for
+the first candidate of an epoch (which pays for drawing the inputs and for truth) and once for a later one of its group.
 The real checker runs as its scripts run it: five trials, one process per candidate. Finished rows are kept in the
 output file and not repeated.
 """
@@ -39,15 +39,21 @@ def candidate(name: str) -> tuple[str, str]:
     return (CANDIDATES / f"{name}.py").read_text(), name.partition("__")[0].replace("_", "/")
 
 
+def unseen(source: str) -> str:
+    """The same candidate with other text, also in its CUDA sources, so that no build of it is kept anywhere."""
+    tag = secrets.token_hex(8)
+    return source.replace("#include <torch/extension.h>", f"// {tag}\n#include <torch/extension.h>") + f"\n# {tag}\n"
+
+
 def measure(name: str, client: JudgeClient, official: OfficialChecker, checkout: Path) -> dict[str, Any]:
     """One row: both verdicts, and the seconds of each."""
     source, id = candidate(name)
     problem = find_problem(id, checkout)
     task = Task(source, problem, run_key=secrets.token_bytes(16))
     prepared = client.judge(task)  # builds or finds the suite, starts the zygote of this mode
-    first = client.judge(replace(task, epoch=1, candidate=source + "\n# another candidate\n"))
-    later = client.judge(replace(task, epoch=1, candidate=source + "\n# one more of its group\n"))
-    theirs = official.judge(problem, source)
+    first = client.judge(replace(task, epoch=1, candidate=unseen(source)))
+    later = client.judge(replace(task, epoch=1, candidate=unseen(source)))
+    theirs = official.judge(problem, unseen(source))
     return {
         "candidate": name,
         "problem": problem.id,

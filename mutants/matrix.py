@@ -403,6 +403,7 @@ class Matrix:
         device_class: str | None = None,
         environments: Sequence[int] | None = None,
         states: Sequence[MutantState] = ("ready",),
+        tolerances: Mapping[int, Sequence[float]] | None = None,
     ) -> Grid:
         """A problem's cells as arrays over its mutants in these states and all its entries.
 
@@ -410,6 +411,7 @@ class Matrix:
             device_class: only entries of that device class.
             environments: only cells of these, the first one wins where several have a cell; None = all, the newest
                 one (the highest id) wins.
+            tolerances: of some entries, by row id, in place of those that the gate measured.
         """
         known = self.environments()
         order = list(environments) if environments is not None else sorted(known, reverse=True)
@@ -419,7 +421,8 @@ class Matrix:
         entries = self.entries(problem, device_class=device_class)
         at_mutant = {id: i for i, id in enumerate(mutants)}
         at_entry = {id: i for i, id in enumerate(entries)}
-        tolerances = {id: row.tolerance for id, row in entries.items()}
+        bounds = {id: row.tolerance for id, row in entries.items()}
+        bounds |= {id: tuple(given) for id, given in (tolerances or {}).items()}
         found = self.query(
             "SELECT c.mutant, c.entry, c.environment, c.variant, c.seeds, c.class, c.errs, c.margin FROM substrates s "
             "JOIN mutants m ON m.substrate = s.id JOIN cells c ON c.mutant = m.id WHERE s.problem = ?",
@@ -429,7 +432,7 @@ class Matrix:
         if len(order) > 1:
             picked.sort(key=lambda r: rank[r[2]])  # what is written last wins
         shape = (len(mutants), len(entries), len(VARIANTS))
-        flat, values = _columns(picked, at_mutant, at_entry, tolerances)
+        flat, values = _columns(picked, at_mutant, at_entry, bounds)
         grid = Grid(
             mutants=np.array(mutants, np.int64),
             entries=np.array(list(entries), np.int64),
@@ -440,8 +443,9 @@ class Matrix:
             changed=np.array([not row.declared_shape for row in entries.values()], np.bool_),
         )
         arrays: tuple[NDArray[Any], ...] = (grid.classes, grid.ratio, grid.margin, grid.seeds)
-        for array, column in zip(arrays, values, strict=True):
-            array.reshape(-1)[flat] = column
+        with np.errstate(over="ignore"):  # beyond float32 is infinite
+            for array, column in zip(arrays, values, strict=True):
+                array.reshape(-1)[flat] = column
         stand_in = flat[[r[2] in plain_only and r[3] == "plain" for r in picked]] if plain_only else flat[:0]
         stand_in = stand_in[grid.classes.reshape(-1)[stand_in + 1] < 0]
         for array in arrays:
