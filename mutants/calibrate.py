@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, Thr
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -33,13 +33,15 @@ from .calibrate_plan import Questions, Target, entry_ids, official_questions, or
 from .clean_run import CleanRun, closest_text, failures_of, settle, unnoticed_by
 from .evaluate import CellResult, Evaluator, environment
 from .matrix import Matrix
-from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, SubstrateRow
+from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, Origin, SubstrateRow
 from .measure import measure_mutant
 from .mutant import Mutant, Substrate, generate
 from .pool import Pool, build_pool
 from .screens import Screener, ScreenError
+from .withdraw import WITHDRAWN, renewed_mutants, withdraw_entries, withdraw_substrates
 
 BATCH = 6  # mutants of one substrate that are screened and measured in one go
+_FREE_POLL_S = 0.2
 CLEAN_RUN = "clean-run"  # reason of an entry that the gate admitted and the clean run did not
 
 Report = Callable[[str, int, int], None]
@@ -58,6 +60,8 @@ class CalibrateOptions:
         budget_s: seconds; the phases before the mutants are finished in any case.
         backends: of the substrates that are used.
         per_substrate: at most so many mutants of each.
+        renew: what is not made from these substrates by these operators any more leaves the counts, and whatever is
+            counted is kept up to date.
     """
 
     targets: tuple[Target, ...]
@@ -67,6 +71,7 @@ class CalibrateOptions:
     budget_s: float = 1500.0
     backends: tuple[str, ...] = ("cuda", "triton")
     per_substrate: int | None = None
+    renew: bool = False
 
     @property
     def matrix_path(self) -> Path:
@@ -81,6 +86,7 @@ class Tally:
     Attributes:
         evaluations: cells that were filled.
         mutants: mutants that were screened or measured.
+        current: mutants that are to be counted, those that wait included.
         waiting: mutants that the budget left for another run.
         faults: infrastructure faults, which left a mutant for the next run.
         quarantined: substrate -> why no mutant is made of it.
@@ -91,6 +97,7 @@ class Tally:
 
     evaluations: int = 0
     mutants: int = 0
+    current: int = 0
     waiting: int = 0
     faults: list[str] = field(default_factory=list)
     quarantined: dict[str, str] = field(default_factory=dict)
@@ -108,6 +115,17 @@ class _Work:
     pool: Pool
     questions: Questions
     substrates: dict[int, Substrate] = field(default_factory=dict)
+    guests: dict[int, Substrate] = field(default_factory=dict)
+
+
+class Host(Protocol):
+    """Says of a kernel that a policy wrote whether mutants of it are measured (`banked.BankHost`)."""
+
+    def receive(
+        self, evaluator: Evaluator, matrix: Matrix, problem: int, pool: Pool, mark: str, guest: Substrate
+    ) -> int | None:
+        """The row id of its substrate; None where no mutant is made of it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -120,6 +138,7 @@ class _Queue:
     mutants: list[Mutant]
     seen: dict[str, str]
     environment: int
+    origin: Origin = "substrate"
 
 
 class Calibrator:
@@ -129,16 +148,27 @@ class Calibrator:
         options: how.
         matrix: what was measured before.
         report: see `Report`.
+        host: receives the targets' guests; without one they are left alone.
+        free: whether the device may be used now; asked before each mutant, which waits until it may.
 
     Raises (from `run`):
         InputError: a problem's own code is broken.
         MatrixError: the matrix cannot be written.
     """
 
-    def __init__(self, options: CalibrateOptions, matrix: Matrix, report: Report) -> None:
+    def __init__(
+        self,
+        options: CalibrateOptions,
+        matrix: Matrix,
+        report: Report,
+        host: Host | None = None,
+        free: Callable[[], bool] | None = None,
+    ) -> None:
         self.options = options
         self.matrix = matrix
         self.report = report
+        self.host = host
+        self._free = free
         self.tally = Tally()
         self.device_class = "cuda" if options.device.startswith("cuda") else "cpu"
         self._lock = threading.Lock()
@@ -153,9 +183,16 @@ class Calibrator:
             self._environments = lambda backend: environment(evaluator, backend)
             with self._timed("clean run"):
                 works = self._clean(evaluator, pools)
+            if self.host is not None:
+                with self._timed("guests"):
+                    self._guests(self.host, evaluator, works)
             with self._timed("mutants"):
                 self._mutants(evaluator, works)
         return self.tally
+
+    def stop(self) -> None:
+        """No further mutant is begun; `run` returns when those under way are done. From any thread."""
+        self._deadline = 0.0
 
     @contextlib.contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -176,7 +213,7 @@ class Calibrator:
             min(len(targets), self.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
         ) as executor:
             waiting = {
-                executor.submit(build_pool, t.problem, device, known=k): i
+                executor.submit(build_pool, t.problem, device, known=k, extra=t.extra): i
                 for i, (t, k) in enumerate(zip(targets, known, strict=True))
             }
             for future in _as_done(waiting):
@@ -227,9 +264,11 @@ class Calibrator:
 
     def _clean_before(self, target: Target, pool: Pool) -> bool:
         """Whether all substrates in use had their clean run with these very entries."""
-        rows = self.matrix.substrates(self.matrix.add_problem(target.problem.id, target.problem.hash)).values()
+        problem = self.matrix.add_problem(target.problem.id, target.problem.hash)
+        rows = self.matrix.substrates(problem).values()
         had = {row.hash for row in rows if row.status != "pending" and row.detail.startswith(_mark(pool))}
-        return all(s.hash in had for s in self._used(target))
+        used = self._used(target)
+        return bool(used) and all(s.hash in had for s in used)
 
     def _work(self, target: Target, pool: Pool, clean: CleanRun, ratios: Mapping[str, Mapping[str, float]]) -> _Work:
         """Store entries and substrates as the clean run leaves them; without a new one they stay as they are."""
@@ -239,12 +278,11 @@ class Calibrator:
         mark = _mark(pool)
         self.tally.dropped.update({(target.problem.id, uid): why for uid, why in clean.dropped.items()})
         pool = replace(pool, admissions=tuple(_without(a, clean.dropped) for a in pool.admissions))
-        if before:
+        if before or not self._used(target):
             entries = self.matrix.entries(id, device_class=self.device_class, role="pool").values()
             kept = {row.uid for row in entries if row.reason == CLEAN_RUN}
             pool = replace(pool, admissions=tuple(_without(a, dict.fromkeys(kept, "")) for a in pool.admissions))
-        else:
-            self._store_entries(id, pool)
+        self._store_entries(id, pool, "protocol" if before else "all")
         work = _Work(target, id, pool, self._questions(id, pool))
         for substrate in self._used(target):
             why = clean.quarantined.get(substrate.name, "")
@@ -265,16 +303,45 @@ class Calibrator:
                 self.tally.quarantined[substrate.name] = row.detail
         return work
 
-    def _store_entries(self, problem: int, pool: Pool) -> None:
+    def _store_entries(self, problem: int, pool: Pool, which: Literal["all", "protocol"]) -> None:
         gate = self._gate_identity(pool.problem)
-        rows = [_with_gate(EntryRow.of(problem, a, self.device_class), gate) for a in pool.admissions]
+        rows = []
+        if which == "all":
+            rows += [_with_gate(EntryRow.of(problem, a, self.device_class), gate) for a in pool.admissions]
         rows += [replace(row, problem=problem) for row in protocol_rows(pool.problem, pool)]
         self.matrix.add_entries(rows)
+        withdraw_entries(self.matrix, problem, self.device_class, [a.entry.id for a in pool.admissions])
 
     def _questions(self, problem: int, pool: Pool) -> Questions:
         ids = entry_ids(self.matrix, problem, self.device_class)
         rows = self.matrix.entries(problem, device_class=self.device_class, role="protocol")
         return Questions(pool_questions(pool, ids), official_questions(rows))
+
+    # ------------------------------------------------------------------ kernels that a policy wrote
+
+    def _guests(self, host: Host, evaluator: Evaluator, works: Sequence[_Work]) -> None:
+        """Let them be verified, for half of the budget at most."""
+        until = time.monotonic() + self.left_s / 2
+
+        def receive(work: _Work, guest: Substrate) -> tuple[_Work, Substrate, int | None]:
+            id = None
+            if time.monotonic() < until and self._may_run():
+                try:
+                    id = host.receive(evaluator, self.matrix, work.problem_id, work.pool, _mark(work.pool), guest)
+                except ChildFailure as failure:
+                    self._fault(f"kernel {guest.name}: {failure}")
+            return work, guest, id
+
+        with ThreadPoolExecutor(self.options.workers, thread_name_prefix="guests") as executor:
+            jobs = [executor.submit(receive, w, g) for w in works for g in w.target.guests if self._welcome(g)]
+            for done, job in enumerate(_as_done(jobs), 1):
+                work, guest, id = job.result()
+                if id is not None:
+                    work.guests[id] = guest
+                self.report("guests", done, len(jobs))
+
+    def _welcome(self, guest: Substrate) -> bool:
+        return guest.backend in self.options.backends
 
     # ------------------------------------------------------------------ mutants
 
@@ -320,20 +387,42 @@ class Calibrator:
     def _late(self) -> bool:
         return time.monotonic() > self._deadline
 
+    def _may_run(self) -> bool:
+        """Wait until the device is free; False where the budget ends before."""
+        while not self._late():
+            if self._free is None or self._free():
+                return True
+            time.sleep(_FREE_POLL_S)
+        return False
+
     def _queues(self, work: _Work) -> Iterator[_Queue]:
+        if self.options.renew:
+            there = (*work.target.substrates, *work.target.guests)
+            withdraw_substrates(self.matrix, work.target.problem, {s.hash for s in there})
         asked = self.matrix.asked(work.problem_id)
         rows = {row.uid: (id, row) for id, row in self.matrix.mutants(work.problem_id).items()}
-        for id, substrate in work.substrates.items():
+        wanted = _hash_of(work.questions)
+        for id, substrate in (*work.substrates.items(), *work.guests.items()):
             environment = self._environment(substrate)
-            wanted = _hash_of(work.questions)
+            try:
+                made = ordered(generate(substrate))
+            except ValueError as error:  # a policy's kernel, in a text that is not taken apart here
+                self.tally.quarantined[substrate.name] = f"no mutants: {error}"
+                continue
+            if self.options.renew:
+                rows |= renewed_mutants(self.matrix, id, {m.id for m in made}, rows)
+            chosen = made[: self.options.per_substrate]
+            if self.options.renew:
+                chosen += [m for m in made[len(chosen) :] if m.id in rows]
             todo = []
-            for mutant in ordered(generate(substrate))[: self.options.per_substrate]:
+            for mutant in chosen:
                 row_id, row = rows.get(mutant.id, (0, None))
-                settled = row is not None and row.state not in ("generated", "ready")
-                if not settled and asked.get((row_id, environment)) != wanted:
+                counts = row is None or row.state in ("generated", "ready")
+                self.tally.current += counts
+                if row is None or row.state == "generated" or (counts and asked.get((row_id, environment)) != wanted):
                     todo.append(mutant)
             seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
-            yield _Queue(work, id, substrate, todo, seen, environment)
+            yield _Queue(work, id, substrate, todo, seen, environment, "bank" if id in work.guests else "substrate")
 
     def _environment(self, substrate: Substrate) -> int:
         return self.matrix.add_environment(self._environments(substrate.backend))
@@ -346,7 +435,7 @@ class Calibrator:
         try:
             screened = self._screened(screener, queue, batch, ids)
             for count, (mutant, state) in enumerate(zip(batch, screened, strict=True)):
-                if self._late():
+                if not self._may_run():
                     queue.mutants[:0] = batch[count:]
                     return count
                 if state == "ready":
@@ -394,7 +483,15 @@ class Calibrator:
 
 
 def _row(mutant: Mutant, queue: _Queue) -> MutantRow:
-    return MutantRow(mutant.id, queue.substrate_id, mutant.operator, mutant.family, mutant.line, mutant.detail)
+    return MutantRow(
+        mutant.id,
+        queue.substrate_id,
+        mutant.operator,
+        mutant.family,
+        mutant.line,
+        mutant.detail,
+        origin=queue.origin,
+    )
 
 
 def _cell(mutant: int, entry: int, environment: int, result: CellResult) -> Cell:
@@ -449,6 +546,6 @@ def _gate_of(row: EntryRow) -> str:
 
 def _admission(row: EntryRow) -> Admission:
     measured = None if row.measured is None else Measured.from_dict(dict(row.measured))
-    if row.reason == CLEAN_RUN:  # the gate itself had nothing against it
+    if row.reason in (CLEAN_RUN, WITHDRAWN):  # the gate itself had nothing against it
         return Admission(Entry.from_dict(row.recipe), True, measured=measured)
     return Admission(Entry.from_dict(row.recipe), row.admitted, row.reason, row.detail.partition("; ")[2], measured)

@@ -25,10 +25,17 @@ from .substrates import list_substrates
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A problem and the substrates that solve it, by name."""
+    """A problem and the substrates that solve it, by name.
+
+    Attributes:
+        extra: entries beside the pool's own, such as those of a suite in use.
+        guests: kernels that a policy wrote (`banked`): none of them votes on anything.
+    """
 
     problem: Problem
     substrates: tuple[Substrate, ...]
+    extra: tuple[Entry, ...] = ()
+    guests: tuple[Substrate, ...] = ()
 
 
 def find_targets(folders: Sequence[Path], ids: Sequence[str] = (), substrates: Path | None = None) -> list[Target]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..suites.protocol import ProtocolSpec
 from ..suites.select import DENSE, held_out, site_key
 from .matrix import Grid, Matrix
-from .matrix_schema import CODES, EntryRow, MutantRow, SubstrateRow
+from .matrix_schema import CODES, EntryRow, MutantRow, Origin, SubstrateRow
 
 WITNESS_SEEDS = 3  # a kill has to hold in so many draws
 Engine = Literal["plain", "strict"]
@@ -80,24 +80,35 @@ class ProblemCells:
                 return [m.family for m in self.mutants]
 
 
-def read_problems(matrix: Matrix, device_class: str) -> list[ProblemCells]:
-    """All problems with entries on this device class, by name; mutants of substrates that are not admitted are out."""
+def read_problems(matrix: Matrix, device_class: str, origin: Origin = "substrate") -> list[ProblemCells]:
+    """All problems with entries on this device class, by name; mutants of substrates that are not admitted are out.
+
+    Args:
+        origin: mutants of our own substrates, or of kernels that a policy wrote.
+    """
     found = []
     for id, (name, digest) in matrix.problems().items():
         entries = tuple(matrix.entries(id, device_class=device_class).values())
         if entries:
-            found.append(_read_problem(matrix, id, name, digest, entries, device_class))
+            found.append(_read_problem(matrix, id, name, digest, entries, device_class, origin))
     return found
 
 
 def _read_problem(
-    matrix: Matrix, id: int, name: str, digest: str, entries: tuple[EntryRow, ...], device_class: str
+    matrix: Matrix,
+    id: int,
+    name: str,
+    digest: str,
+    entries: tuple[EntryRow, ...],
+    device_class: str,
+    origin: Origin,
 ) -> ProblemCells:
     grid = matrix.rows(id, device_class=device_class)
     rows = matrix.mutants(id, state="ready")
     substrates: Mapping[int, SubstrateRow] = matrix.substrates(id)
-    counted = [i for i, m in enumerate(rows.values()) if substrates[m.substrate].status == "admitted"]
-    mutants = tuple(m for m in rows.values() if substrates[m.substrate].status == "admitted")
+    counts = [m.origin == origin and substrates[m.substrate].status == "admitted" for m in rows.values()]
+    counted = [i for i, yes in enumerate(counts) if yes]
+    mutants = tuple(m for m, yes in zip(rows.values(), counts, strict=True) if yes)
     declared = {_recipe(e): i for i, e in enumerate(entries) if e.declared_shape}
     return ProblemCells(
         id=id,

@@ -35,6 +35,7 @@ Outcome = Literal["pass", "value", "crash", "hang", "race", "refused"]
 MutantState = Literal["generated", "ready", "compile-error", "duplicate", "equivalent", "excluded"]
 SubstrateStatus = Literal["pending", "admitted", "rejected", "quarantined"]
 Role = Literal["pool", "protocol"]
+Origin = Literal["substrate", "bank"]
 
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -120,7 +121,7 @@ class MutantRow:
     state: MutantState = "generated"
     code_hash: str = ""
     how: str = ""
-    origin: Literal["substrate", "bank"] = "substrate"
+    origin: Origin = "substrate"
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,6 +127,7 @@ def build_pool(
     policy: TolerancePolicy | None = None,
     known: Mapping[str, Admission] | None = None,
     progress: Progress | None = None,
+    extra: Sequence[Entry] = (),
 ) -> Pool:
     """Put a problem's pool through the gate.
 
@@ -136,13 +137,15 @@ def build_pool(
         policy: which implementations count as correct.
         known: answers of the gate from an earlier run with the same versions, by entry id: not asked again.
         progress: called with the id of each entry before it is measured.
+        extra: further candidates, such as what a suite in use asks; those of official protocols are no part of a pool.
 
     Raises:
         InputError: the problem's own code is broken.
     """
     target = torch.device(device)
     admissions = []
-    for entry in pool_entries(problem, target.type):
+    entries = {entry.id: entry for entry in (*pool_entries(problem, target.type), *extra)}
+    for entry in entries.values():
         answer = (known or {}).get(entry.id)
         if answer is None:
             if progress is not None:
