@@ -36,7 +36,7 @@ benchmarks: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[trl,triton,examples,test]"
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[trl,triton,report,examples,test]"
 	touch $@
 
 clean:

@@ -104,6 +104,31 @@ def coverage(
     )
 
 
+@app.command()
+def report(
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", help=f"The kill matrix; {_MATRIX} by default.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="One HTML file with everything in it.")] = Path("report.html"),
+    stryker: Annotated[Path | None, typer.Option("--stryker", help="Also Stryker's mutation report JSON.")] = None,
+    markdown: Annotated[Path | None, typer.Option("--markdown", help="Also Markdown for a pull request.")] = None,
+    scored: Annotated[
+        Path | None, typer.Option("--scored", metavar="FILE.jsonl", help="An output of `kernelward score`.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option("--history", metavar="FILE.jsonl", help="Coverage that a watcher published.")
+    ] = None,
+    substrates: Annotated[Path | None, typer.Option("--substrates", help="Folder beside our own, for diffs.")] = None,
+    device_class: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the fuller one.")] = None,
+) -> None:
+    """What a checker misses and which input would catch it, as one HTML file."""
+    from .report.command import ReportOptions, run_report
+
+    raise typer.Exit(
+        run_report(ReportOptions(matrix, out, stryker, markdown, scored, history, substrates, device_class))
+    )
+
+
 def main() -> None:
     """Entry point of the console script; see `kernelward.reward.cli.run` for the exit codes."""
     run(app)
