@@ -47,6 +47,25 @@ CREATE INDEX IF NOT EXISTS kernels_by_decision ON kernels(decided_at);
 _SIZE = "length(source) + length(problem_source)"
 
 
+@dataclass(frozen=True, slots=True)
+class BankConfig:
+    """What a reward keeps of the kernels that it accepts.
+
+    Attributes:
+        file: the SQLite file; None takes KERNELWARD_BANK, else `bank.sqlite` in the user's cache folder.
+        kernels: at most so many.
+        size: at most so many characters of sources.
+    """
+
+    file: str | None = None
+    kernels: int = MOST_KERNELS
+    size: int = MOST_BYTES
+
+    def open(self) -> "KernelBank":
+        """The bank; its file is made when something is kept."""
+        return KernelBank(bank_path(self.file), self.kernels, self.size)
+
+
 class BankError(RuntimeError):
     """The bank cannot be read or written now (full disk, a lock that is held, a damaged file). Never a verdict."""
 

@@ -95,6 +95,15 @@ class VerdictCache:
         if self._store is not None:
             self._store.put_verdict(key, verdict.to_json())
 
+    def drop(self, candidate: str, problem_hash: str) -> None:
+        """Forget what was found about a candidate (the SHA-256 of its source): it turned out to be wrong."""
+        with self._lock:
+            for key, verdict in list(self._recent.items()):
+                if verdict.candidate == candidate and verdict.problem_hash == problem_hash:
+                    del self._recent[key]
+        if self._store is not None:
+            self._store.drop_verdicts(candidate, problem_hash)
+
     def _remember(self, key: str, verdict: Verdict) -> None:
         with self._lock:
             self._recent[key] = verdict

@@ -185,7 +185,9 @@ class Checker:
         try:
             answers = trial.run()
             verdict = _from_answers(verdict, answers, plan)
-            if self.official is not None and verdict.verdict is Outcome.CORRECT:
+            if task.audit:
+                verdict = _with_recipe(verdict, answers)
+            if self.official is not None and not task.audit and verdict.verdict is Outcome.CORRECT:
                 with self.gate.shared(), clock.phase("official"):
                     verdict = second_opinion(self.official, task.problem, task.candidate, verdict)
             if task.speed and verdict.verdict is Outcome.CORRECT:
@@ -228,6 +230,13 @@ class Checker:
                 entry=question.entry.id,
             )
         return replace(verdict, speedup=speed.speedup)
+
+
+def _with_recipe(verdict: Verdict, answers: Sequence[Answer]) -> Verdict:
+    """The verdict with the recipe of the entry that decided, which is in no suite."""
+    entries = {a.question.entry.id: a.question.entry for a in answers}
+    entry = entries.get(verdict.entry or "")
+    return verdict if entry is None else replace(verdict, recipe=entry.to_dict())
 
 
 def _official(config: JudgeConfig, device: str) -> OfficialChecker | None:

@@ -146,6 +146,9 @@ class _Judge:
         """Close the connection (the judge then ends by itself) and make sure that it ended."""
         with self._lock:
             self._lost = self._lost or "closed"
+            pending, self._pending = self._pending, {}
+        for future in pending.values():
+            future.set_exception(JudgeLost("the judge was closed"))
         self.sock.close()
         stop(self.process)
 
@@ -214,6 +217,15 @@ class JudgeClient:
         """
         return self.judge_many([task])[0]
 
+    def submit(self, task: Task) -> "Future[dict[str, Any]]":
+        """Send a task and do not wait: `read_reply` reads what the future gets. Nothing is tried again.
+
+        Raises:
+            InputError: the task cannot be sent, or the configuration asks for what this machine does not have.
+            JudgeLost: the judge cannot be started (its loss afterwards is raised by the future).
+        """
+        return self._current().submit("judge", {"task": task.to_wire()})
+
     def judge_many(
         self, tasks: Sequence[Task], on_verdict: Callable[[int, Verdict], None] | None = None
     ) -> list[Verdict]:
@@ -260,7 +272,7 @@ class JudgeClient:
             try:
                 if judge is None or future is None:
                     raise JudgeLost("the judge could not be started")
-                results.append(_read_reply(self._wait(judge, future)))
+                results.append(read_reply(self._wait(judge, future)))
             except JudgeLost:
                 result = self._again(task, payload)
                 if on_verdict is not None and isinstance(result, Verdict):
@@ -273,7 +285,7 @@ class JudgeClient:
         with self._retry_lock:
             try:
                 judge = self._current()
-                return _read_reply(self._wait(judge, judge.submit("judge", payload)))
+                return read_reply(self._wait(judge, judge.submit("judge", payload)))
             except JudgeLost as error:
                 return Verdict(
                     Outcome.INFRA_ERROR,
@@ -327,12 +339,13 @@ class JudgeClient:
 
 def _announce(future: "Future[dict[str, Any]]", index: int, on_verdict: Callable[[int, Verdict], None]) -> None:
     if future.exception() is None:
-        result = _read_reply(future.result())
+        result = read_reply(future.result())
         if isinstance(result, Verdict):
             on_verdict(index, result)
 
 
-def _read_reply(message: Mapping[str, Any]) -> Verdict | InputError:
+def read_reply(message: Mapping[str, Any]) -> Verdict | InputError:
+    """What the judge answered to a task."""
     if message["op"] == "verdict":
         return Verdict.from_json(message["verdict"])
     return InputError(message["message"])

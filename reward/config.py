@@ -11,6 +11,9 @@ from .. import configs
 from ..suites.errors import InputError
 from ..suites.protocol import DEFAULT_PROTOCOL, load_protocol
 from ..suites.yamlnode import Node
+from .audit import ShadowConfig
+from .bank import BankConfig
+from .promoted import PromotionRule
 from .shaping import Shaping
 from .task import JudgeConfig
 
@@ -33,7 +36,7 @@ class RewardConfig:
         protocol: the protocol that pays: a name, or the path of a YAML file.
         measure: further protocols that judge the same candidates for the metrics only; they never pay.
         suites: folder of suite files (`kernelward suite build`) for problems that the library has none for, or to be
-            judged by in its place.
+            judged by in its place. Read again whenever the inputs change, so a promoted suite is used from then on.
         problems: folder in which ids of the column `problem` are looked up (None: KERNELBENCH_DIR, or paths only).
         rotate_every: optimiser steps (calls, where the trainer tells no step) after which the inputs change.
         run_key: secret of the run in text form; None takes KERNELWARD_RUN_KEY, or draws one that all ranks share.
@@ -42,6 +45,10 @@ class RewardConfig:
         device: `auto` (the rank's GPU where there is one), `cpu`, or `cuda:N`.
         judge: how the judge process is set up; its `device` is replaced by the resolved one.
         shaping: what each verdict is paid.
+        bank: where accepted kernels are kept for the calibrator; None keeps none.
+        audit: share of the accepted candidates that are judged again by entries which pay nobody; 0 = none.
+        shadow: a protocol that judges a sample of the candidates as well, after they were paid; None = none.
+        promote: which proposals may go into `suites` without a person; None = none.
     """
 
     name: str = "kernelward"
@@ -56,6 +63,10 @@ class RewardConfig:
     device: str = "auto"
     judge: JudgeConfig = field(default_factory=JudgeConfig)
     shaping: Shaping = field(default_factory=Shaping)
+    bank: BankConfig | None = field(default_factory=BankConfig)
+    audit: float = 0.02
+    shadow: ShadowConfig | None = None
+    promote: PromotionRule | None = None
 
     @classmethod
     def load(cls, ref: str | Path | None = None) -> Self:
@@ -113,7 +124,17 @@ class RewardConfig:
                     values["device"], values[name] = _judge(child)
                 case "shaping":
                     values[name] = Shaping.from_node(child)
+                case "bank":
+                    values[name] = _bank(child, base)
+                case "audit":
+                    values[name] = child.number(0.0, 1.0)
+                case "shadow":
+                    values[name] = _shadow(child, base)
+                case "promote":
+                    values[name] = _promotion_rule(child)
         config = cls(**values)
+        if config.promote is not None and config.suites is None:
+            raise keys["promote"].error("`suites` names no folder that suites could be promoted into")
         for repeated in {p for p in config.measure if config.measure.count(p) > 1 or p == config.protocol}:
             raise keys["measure"].error(f"{repeated!r} is there twice; it already judges")
         return config
@@ -149,6 +170,56 @@ def _path(node: Node, base: Path | None) -> str | None:
         return None
     path = Path(node.text()).expanduser()
     return str(base / path if base is not None else path)
+
+
+def _is_off(node: Node) -> bool:
+    return node.plain() is None or node.plain() is False  # YAML reads `off` as false
+
+
+def _bank(node: Node, base: Path | None) -> BankConfig | None:
+    if _is_off(node):
+        return None
+    keys = node.mapping(BankConfig.__dataclass_fields__)
+    values: dict[str, Any] = {}
+    for name, child in keys.items():
+        match name:
+            case "file":
+                values[name] = _path(child, base)
+            case "kernels":
+                values[name] = child.integer(minimum=1)
+            case "size":
+                values[name] = size(child)
+    return BankConfig(**values)
+
+
+def _shadow(node: Node, base: Path | None) -> ShadowConfig | None:
+    if _is_off(node):
+        return None
+    if node.is_text():
+        return ShadowConfig(_protocol(node, base))
+    keys = node.mapping(ShadowConfig.__dataclass_fields__, required=("protocol",))
+    values: dict[str, Any] = {"protocol": _protocol(keys["protocol"], base)}
+    if "share" in keys:
+        values["share"] = keys["share"].number(0.0, 1.0)
+    return ShadowConfig(**values)
+
+
+def _promotion_rule(node: Node) -> PromotionRule | None:
+    if _is_off(node):
+        return None
+    keys = node.mapping(PromotionRule.__dataclass_fields__)
+    values: dict[str, Any] = {}
+    for name, child in keys.items():
+        match name:
+            case "false_accepts":
+                values[name] = child.flag()
+            case "least_gain":
+                values[name] = None if child.plain() is None else child.number(0.0, 1.0)
+            case "known_correct":
+                values[name] = child.integer(minimum=1)
+            case "most_bytes":
+                values[name] = size(child)
+    return PromotionRule(**values)
 
 
 def _judge(node: Node) -> tuple[str, JudgeConfig]:

@@ -1,24 +1,29 @@
 """The reward function for trainers: completions in, one number or None per completion out."""
 
+import itertools
+import json
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ..suites.errors import InputError
 from ..suites.protocol import load_protocol
+from .audit import Tally
 from .cache import VerdictCache, engine_fingerprint, verdict_key
 from .client import JudgeClient
 from .columns import ProblemColumns
 from .completion import Extraction, extract, normalise
 from .config import RewardConfig
 from .metrics import CallStats, summarise
-from .ranks import device_here, resolve_device, several_ranks, shared_run_key
+from .oversight import Judged, Oversight, OversightOptions
+from .promoted import SuiteFolder, SuitesAt
+from .ranks import agreed, device_here, resolve_device, several_ranks, shared_run_key
 from .store import RunStore, run_store_path
 from .task import Task
 from .verdict import Outcome, Verdict
@@ -29,6 +34,8 @@ if TYPE_CHECKING:
     from ..suites.suite import Suite
 
 _log = logging.getLogger(__name__)
+_NUMBERS = itertools.count()  # of the rewards of a process: the ranks, which make them in the same order, agree by it
+_EPOCHS = 4  # whose suites are kept: concurrent calls of an asynchronous trainer may lag behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +47,9 @@ class _Runtime:
     store: RunStore | None
     engine: str
     protocols: "dict[str, ProtocolSpec]"
-    suites: "dict[str, Suite]"  # the user's own, by the hash of the problem's source
-    suite_hashes: dict[str, str | None]  # by the same; filled as problems come up
+    folder: SuiteFolder  # the user's own suites
+    suites: dict[int, SuitesAt]  # what they are in an epoch
+    oversight: Oversight | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +60,13 @@ class Judgement:
         verdicts: by protocol, the paying one first.
         codes: the candidates.
         judged: how many candidates were judged for it, not found in the cache or in the same call.
+        tasks: what was put to the judge for the paying protocol, with what it found; each candidate once.
     """
 
     verdicts: dict[str, list[Verdict]]
     codes: list[str]
     judged: int
+    tasks: tuple[Judged, ...] = field(default=(), repr=False)
 
 
 class KernelReward:
@@ -79,6 +89,7 @@ class KernelReward:
         self._run_key: bytes | None = None
         self._device: str | None = None
         self._calls = 0
+        self._number = next(_NUMBERS)
         self._reset(owner=True)
 
     @classmethod
@@ -110,6 +121,7 @@ class KernelReward:
             "device": self.device,
             "visible_gpus": self._visible_gpus,
             "calls": self._calls,
+            "number": self._number,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -119,6 +131,7 @@ class KernelReward:
         self._device = state["device"]
         self._visible_gpus = state["visible_gpus"]
         self._calls = state["calls"]
+        self._number = state["number"]
         self._reset(owner=False)
 
     @property
@@ -175,7 +188,8 @@ class KernelReward:
         started = time.monotonic()
         problems = self._find_problems(len(completions), problem, reference, columns)
         needs_store = log_metric is None or several_ranks()
-        judgement = self._judge(completions, problems, self._epoch(trainer_state), needs_store)
+        step = self._step(trainer_state)
+        judgement = self._judge(completions, problems, step // self.config.rotate_every, needs_store)
         paid = judgement.verdicts[self.config.protocol]
         rewards = [
             self.config.shaping.reward(verdict, len(code)) for verdict, code in zip(paid, judgement.codes, strict=True)
@@ -184,6 +198,10 @@ class KernelReward:
         measured = {p: judgement.verdicts[p] for p in self.config.measure}
         stats = CallStats(paid, measured, time.monotonic() - started, judgement.judged)
         values = summarise(self.config.name, self.config.protocol, stats)
+        oversight = self._runtime(needs_store).oversight
+        if oversight is not None:
+            oversight.watch(judgement.tasks, step)
+            values |= oversight.metrics(self.config.name)
         if log_metric is not None:
             for name, value in values.items():
                 log_metric(name, value)
@@ -192,6 +210,7 @@ class KernelReward:
         if log_extra is not None:
             log_extra(f"{self.config.name}/verdict", [v.verdict.value for v in paid])
             log_extra(f"{self.config.name}/reason", [v.reason for v in paid])
+            log_extra(f"{self.config.name}/suite", [v.suite for v in paid])
         return rewards
 
     def judge(self, completions: Sequence[Any], problems: Sequence[str], epoch: int = 0) -> Judgement:
@@ -203,6 +222,19 @@ class KernelReward:
         found = self._find_problems(len(completions), problems, None, ())
         return self._judge(completions, found, epoch, needs_store=False)
 
+    @property
+    def audits(self) -> Tally:
+        """What the audits of the run have found so far; its `false_accept_rate` is None while there is no estimate."""
+        with self._lock:
+            oversight = self._runtime_now.oversight if self._runtime_now is not None else None
+        return Tally() if oversight is None else oversight.tally
+
+    def finish_audits(self, timeout: float) -> bool:
+        """Wait, at the end of a training for example, until the audits so far are done; whether they were in time."""
+        with self._lock:
+            oversight = self._runtime_now.oversight if self._runtime_now is not None else None
+        return oversight is None or oversight.drain(timeout)
+
     def close(self) -> None:
         """End the judge process. The next call would start a new one."""
         with self._lock:
@@ -210,6 +242,8 @@ class KernelReward:
             store, self._store = self._store, None
         if self._pid == os.getpid():
             if runtime is not None:
+                if runtime.oversight is not None:
+                    runtime.oversight.close()
                 runtime.client.close()
             if store is not None:
                 store.close()
@@ -222,6 +256,7 @@ class KernelReward:
         extractions = [extract(c) for c in completions]
         codes = [normalise(e.code) for e in extractions]
         runtime = self._runtime(needs_store)
+        suites = self._suites(runtime, epoch)
         wanted: dict[str, Task] = {}  # by key: a candidate that is there several times is judged once
         keys: dict[str, list[str | Verdict]] = {}
         for protocol in (self.config.protocol, *self.config.measure):
@@ -238,12 +273,12 @@ class KernelReward:
                     candidate=code,
                     problem=problem,
                     protocol=protocol,
-                    suite=runtime.suites.get(problem.hash),
+                    suite=suites.suites.get(problem.hash),
                     run_key=self.run_key,
                     epoch=epoch if rotates else 0,
                     speed=self.config.shaping.speed is not None and protocol == self.config.protocol,
                 )
-                suite_hash = _suite_hash(runtime, problem) if spec.uses_suite else None
+                suite_hash = _suite_hash(suites, problem) if spec.uses_suite else None
                 key = verdict_key(task, spec.hash, suite_hash, runtime.engine)
                 wanted[key] = task
                 row.append(key)
@@ -251,7 +286,9 @@ class KernelReward:
         known, judged = self._verdicts(runtime, wanted)
         verdicts = {p: [known[k] if isinstance(k, str) else k for k in row] for p, row in keys.items()}
         self._started = True
-        return Judgement(verdicts, codes, judged)
+        asked = dict.fromkeys(k for k in keys[self.config.protocol] if isinstance(k, str))
+        tasks = tuple(Judged(wanted[k], known[k]) for k in asked if known[k].verdict.decided)
+        return Judgement(verdicts, codes, judged, tasks)
 
     def _verdicts(self, runtime: _Runtime, wanted: dict[str, Task]) -> tuple[dict[str, Verdict], int]:
         """A verdict for every key, and how many had to be judged."""
@@ -294,23 +331,71 @@ class KernelReward:
                 store = self.store if needs_store or self.config.store else None
                 judge = replace(self.config.judge, device=device_here(self.device, self._visible_gpus))
                 names = (self.config.protocol, *self.config.measure)
+                protocols = {name: load_protocol(name) for name in names}
+                client, cache = JudgeClient(judge), VerdictCache(self.config.cache, store)
                 runtime = _Runtime(
-                    client=JudgeClient(judge),
-                    cache=VerdictCache(self.config.cache, store),
+                    client=client,
+                    cache=cache,
                     store=store,
                     engine=engine_fingerprint(judge),
-                    protocols={name: load_protocol(name) for name in names},
-                    suites=_read_suites(self.config.suites),
-                    suite_hashes={},
+                    protocols=protocols,
+                    folder=SuiteFolder(Path(self.config.suites) if self.config.suites else None),
+                    suites={},
+                    oversight=self._watched(client, cache, protocols[self.config.protocol], store is not None),
                 )
                 self._runtime_now = runtime
             return runtime
 
-    def _epoch(self, trainer_state: Any) -> int:
+    def _watched(
+        self, client: JudgeClient, cache: VerdictCache, spec: "ProtocolSpec", shared: bool
+    ) -> Oversight | None:
+        config = self.config
+        audit = config.audit if spec.uses_suite else 0.0  # an official protocol accepts what it accepts
+        bank = config.bank.open() if config.bank is not None and spec.uses_suite else None
+        if not audit and config.shadow is None and bank is None:
+            return None
+        options = OversightOptions(audit, config.shadow, self.run_key, shared)
+        oversight = Oversight(options, client, cache, self.store, bank)
+        weakref.finalize(self, oversight.close)
+        return oversight
+
+    def _suites(self, runtime: _Runtime, epoch: int) -> SuitesAt:
+        """The user's own suites in an epoch: read once, when it begins, and the same on all ranks."""
+        with self._lock:
+            if epoch not in runtime.suites:
+                held = runtime.folder.read()
+                if self.config.suites is not None:
+                    mine = json.dumps({problem: suite.hash for problem, suite in sorted(held.items())})
+                    theirs = json.loads(agreed(f"suites/{self._number}/{epoch}", mine))
+                    found = {problem: self._suite(runtime, held, problem, wanted) for problem, wanted in theirs.items()}
+                    held = {problem: suite for problem, suite in found.items() if suite is not None}
+                hashes: dict[str, str | None] = {problem: suite.hash for problem, suite in held.items()}
+                if hashes and runtime.oversight is not None:
+                    runtime.oversight.note_suites(epoch, held)
+                runtime.suites[epoch] = SuitesAt(held, hashes)
+                while len(runtime.suites) > _EPOCHS:
+                    del runtime.suites[min(runtime.suites)]
+            return runtime.suites[epoch]
+
+    def _suite(self, runtime: _Runtime, held: "Mapping[str, Suite]", problem: str, wanted: str) -> "Suite | None":
+        """The suite with a hash that the ranks agreed on."""
+        mine = held.get(problem)
+        suite = mine if mine is not None and mine.hash == wanted else runtime.folder.find(wanted)
+        if suite is None:
+            what = (
+                f"another rank judges by a suite {wanted[:12]} that this one does not find in {self.config.suites}: "
+                "every rank has to read the same folder"
+            )
+            if not self._started:
+                raise InputError(what)
+            self._warn_once(f"suite {wanted}", "%s", what)
+        return suite or mine
+
+    def _step(self, trainer_state: Any) -> int:
         step = getattr(trainer_state, "global_step", None)
         with self._lock:
             calls, self._calls = self._calls, self._calls + 1
-        return int(calls if step is None else step) // self.config.rotate_every
+        return int(calls if step is None else step)
 
     def _find_problems(
         self,
@@ -375,28 +460,14 @@ def _rotates(spec: "ProtocolSpec") -> bool:
     return isinstance(spec.entries, str) or any(entry.seed_policy == "secret" for entry in spec.entries)
 
 
-def _suite_hash(runtime: _Runtime, problem: "Problem") -> str | None:
+def _suite_hash(suites: SuitesAt, problem: "Problem") -> str | None:
     """Hash of the suite that a problem is judged by, as far as the trainer's process can know it."""
     from ..suites.suite import find_suite
 
-    if problem.hash not in runtime.suite_hashes:
-        suite = runtime.suites.get(problem.hash) or find_suite(problem)
-        runtime.suite_hashes[problem.hash] = None if suite is None else suite.hash
-    return runtime.suite_hashes[problem.hash]
-
-
-def _read_suites(folder: str | None) -> "dict[str, Suite]":
-    if folder is None:
-        return {}
-    from ..suites.suite import load_suite
-
-    suites: dict[str, Suite] = {}
-    for path in sorted(Path(folder).rglob("*.yaml")):
-        suite = load_suite(path)
-        if suite.problem_hash in suites:
-            raise InputError(f"{path}: a second suite for problem {suite.problem_id} in {folder}; keep one of them")
-        suites[suite.problem_hash] = suite
-    return suites
+    if problem.hash not in suites.hashes:
+        found = find_suite(problem)
+        suites.hashes[problem.hash] = None if found is None else found.hash
+    return suites.hashes[problem.hash]
 
 
 def _shortened(text: str, limit: int = 600) -> str:

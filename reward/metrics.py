@@ -32,8 +32,9 @@ def summarise(name: str, protocol: str, stats: CallStats) -> dict[str, float]:
     """Metrics of one call under `<name>/...`.
 
     Besides the shares of the outcomes: `share_no_verdict`, `share_no_code`, `share_cached`, `waited_s`,
-    `verdicts_per_minute`, and for every further protocol P `P/share_correct`, `P/rejects_accepted` (P rejects what the
-    paying protocol accepts) and `P/accepts_rejected`. Pairs without two verdicts count as agreeing.
+    `verdicts_per_minute`, `seconds_per_verdict` (of a candidate that was judged in this call), and for every further
+    protocol P `P/share_correct`, `P/rejects_accepted` (P rejects what the paying protocol accepts) and
+    `P/accepts_rejected`. Pairs without two verdicts count as agreeing.
     """
     count = max(len(stats.paid), 1)
 
@@ -46,6 +47,8 @@ def summarise(name: str, protocol: str, stats: CallStats) -> dict[str, float]:
     values["share_cached"] = share(sum(v.cached for v in stats.paid))
     values["waited_s"] = stats.waited_s
     values["verdicts_per_minute"] = 60.0 * stats.judged / max(stats.waited_s, 1e-3)
+    fresh = [v.seconds for v in stats.paid if not v.cached and v.verdict.decided]
+    values["seconds_per_verdict"] = sum(fresh) / max(len(fresh), 1)
     for other, verdicts in stats.measured.items():
         label = protocol_label(other)
         pairs = [(p.verdict, m.verdict) for p, m in zip(stats.paid, verdicts, strict=True)]

@@ -14,6 +14,7 @@ from ..suites.protocol import AllClose, ProtocolSpec
 from ..suites.suite import Suite, SuiteEntry, find_suite
 from ..suites.tolerance import TolerancePolicy
 from ..suites.validity import Admission, Measured, admit
+from .audit_entries import ENTRIES, audit_candidates
 from .task import Task
 from .truth_cache import SingleFlight
 
@@ -73,6 +74,7 @@ class Planner:
         self._suites: SingleFlight[tuple[Suite | None, tuple[str, ...]]] = SingleFlight(0, lambda _: 0)
         self._sizes: SingleFlight[int] = SingleFlight(0, lambda _: 0)
         self._admissions: SingleFlight[Admission] = SingleFlight(0, lambda _: 0)
+        self._audits: SingleFlight[tuple[SuiteEntry, ...]] = SingleFlight(0, lambda _: 0)
 
     def plan(self, task: Task, spec: ProtocolSpec, free_bytes: Callable[[], int]) -> Plan:
         """The questions for a task.
@@ -93,6 +95,8 @@ class Planner:
                 raise InputError(
                     f"the suite is for another version of {suite.problem_id} than {task.problem.place}: build it again"
                 )
+            if task.audit:
+                items = self._audit_items(task, suite)
         else:
             items = tuple(SuiteEntry(entry) for entry in spec.entries)
         if task.only_entry is not None:
@@ -137,6 +141,22 @@ class Planner:
             return suite, tuple(f"{r.entry.id}: {r.reason}" for r in rejected)
 
         return self._suites.get(problem.hash, find)
+
+    def _audit_items(self, task: Task, suite: Suite | None) -> tuple[SuiteEntry, ...]:
+        """Entries that the suite does not hold, the same for all candidates of a run; measured when first needed."""
+        known = frozenset(item.entry.id for item in (*suite.entries, *suite.reserves)) if suite else frozenset()
+
+        def choose() -> tuple[SuiteEntry, ...]:
+            chosen: list[SuiteEntry] = []
+            for entry in audit_candidates(task.problem, task.run_key, self.device_class, known):
+                admission = self._admit(task.problem, entry)
+                if admission.admitted and admission.measured is not None:
+                    chosen.append(SuiteEntry(entry, (admission.measured,)))
+                if len(chosen) == ENTRIES:
+                    break
+            return tuple(chosen)
+
+        return self._audits.get((task.problem.hash, task.run_key, known), choose)
 
     def _question(
         self, problem: Problem, item: SuiteEntry, spec: ProtocolSpec, suite: Suite | None

@@ -37,6 +37,25 @@ def shared_run_key(configured: str | None) -> bytes:
     return key.encode()
 
 
+def agreed(name: str, value: str) -> str:
+    """One value for all ranks: that of the first rank which asks under this name. No collective operation."""
+    store = _process_group_store()
+    return value if store is None else bytes(store.compare_set(f"kernelward/{name}", "", value)).decode()
+
+
+def from_rank_zero(name: str, value: str) -> str:
+    """One value for all ranks: rank zero's. Every rank has to ask; the others wait for it."""
+    store = _process_group_store()
+    if store is None:
+        return value
+    import torch.distributed as dist
+
+    if dist.get_rank() == 0:
+        store.set(f"kernelward/{name}", value)
+        return value
+    return bytes(store.get(f"kernelward/{name}")).decode()
+
+
 def several_ranks() -> bool:
     """Whether this process is one of several ranks."""
     return _process_group_store() is not None or _world_size() > 1

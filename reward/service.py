@@ -5,6 +5,7 @@ when its client does.
 """
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -22,6 +23,8 @@ from .verdict import Outcome, Verdict
 if TYPE_CHECKING:
     from .checker import Checker
 
+_NICENESS = 10
+
 
 class Service:
     """Answers one client's requests until it goes away."""
@@ -29,6 +32,8 @@ class Service:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._send_lock = threading.Lock()
+        self._waiting = 0  # requests that are not from the background
+        self._idle = threading.Condition()
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a reply; a client that is gone is noticed by the reading side."""
@@ -53,17 +58,37 @@ class Service:
             self.send({"op": "failed", "message": str(error)})
             receive_until_closed(self._sock)
             return
-        with checker, ThreadPoolExecutor(config.workers, thread_name_prefix="judge") as pool:
+        with (
+            checker,
+            ThreadPoolExecutor(config.workers, thread_name_prefix="judge") as pool,
+            ThreadPoolExecutor(1, thread_name_prefix="background", initializer=_be_nice) as background,
+        ):
             self.send({"op": "ready"} | checker.describe())
             try:
                 while True:
                     message = receive_frame(self._sock)
-                    pool.submit(self._answer, checker, message)
+                    if message["task"]["background"]:
+                        background.submit(self._answer_when_idle, checker, message)
+                    else:
+                        self._count(1)
+                        pool.submit(self._answer, checker, message).add_done_callback(lambda _: self._count(-1))
             except FrameError:
                 pool.shutdown(wait=False, cancel_futures=True)
                 checker.close()
                 # Workers may be in the middle of a candidate or of a long truth: nobody waits for their verdicts.
                 leave(0)
+
+    def _count(self, change: int) -> None:
+        with self._idle:
+            self._waiting += change
+            if not self._waiting:
+                self._idle.notify_all()
+
+    def _answer_when_idle(self, checker: "Checker", message: dict[str, Any]) -> None:
+        """Begin only while nobody waits for a verdict; a request that comes later has its own threads."""
+        with self._idle:
+            self._idle.wait_for(lambda: not self._waiting)
+        self._answer(checker, message)
 
     def _answer(self, checker: "Checker", message: dict[str, Any]) -> None:
         number = message["id"]
@@ -82,6 +107,12 @@ class Service:
                 seconds=time.monotonic() - started,
             )
         self.send({"op": "verdict", "id": number, "verdict": verdict.to_json()})
+
+
+def _be_nice() -> None:
+    """Give this thread, and those that torch starts for it, what the others leave over."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def receive_until_closed(sock: socket.socket) -> None:

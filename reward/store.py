@@ -1,4 +1,4 @@
-"""A small SQLite file that the processes of one run share: verdicts and metrics.
+"""A small SQLite file that the processes of one run share: verdicts, metrics and what audits found.
 
 Rows are authenticated with the run key: a candidate that found and changed the file on a machine without a file-system
 sandbox could otherwise write itself a verdict.
@@ -22,6 +22,10 @@ _log = logging.getLogger(__name__)
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS verdicts (key TEXT PRIMARY KEY, body TEXT NOT NULL, mac TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS metrics (id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS samples (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, at REAL NOT NULL, body TEXT NOT NULL,
+    mac TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS pending (key TEXT PRIMARY KEY, body TEXT NOT NULL, mac TEXT NOT NULL) WITHOUT ROWID;
 """
 _BUSY_S = 10.0
 _KEPT_METRICS = 10_000  # rows; the reader takes them every few steps
@@ -57,6 +61,45 @@ class RunStore:
         """Store a verdict; one that is there already stays, so that all processes agree."""
         body = json.dumps(verdict, separators=(",", ":"))
         self._execute("INSERT OR IGNORE INTO verdicts VALUES (?, ?, ?)", (key, body, self._mac(key, body)))
+
+    def drop_verdicts(self, candidate: str, problem_hash: str) -> None:
+        """Forget what was found about a candidate (the SHA-256 of its source), under whatever key."""
+        self._execute(
+            "DELETE FROM verdicts WHERE json_extract(body, '$.candidate') = ? "
+            "AND json_extract(body, '$.problem_hash') = ?",
+            (candidate, problem_hash),
+        )
+
+    def put_pending(self, key: str, body: dict[str, Any]) -> bool:
+        """Remember a sample that is still to be judged; False where it is there, or was judged already."""
+        text = json.dumps(body, separators=(",", ":"))
+        rows = self._execute(
+            "INSERT OR IGNORE INTO pending SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM samples WHERE key = ?) "
+            "RETURNING key",
+            (key, text, self._mac(key, text), key),
+        )
+        return bool(rows)
+
+    def pending(self) -> dict[str, dict[str, Any]]:
+        """Samples that are still to be judged, by key."""
+        rows = self._execute("SELECT key, body, mac FROM pending", ())
+        return {key: json.loads(body) for key, body, mac in rows if hmac.compare_digest(mac, self._mac(key, body))}
+
+    def put_sample(self, key: str, body: dict[str, Any] | None) -> None:
+        """Store what became of a sample; None = nothing can be said of it, so it is only no longer pending."""
+        if body is not None:
+            text = json.dumps(body, separators=(",", ":"))
+            self._execute(
+                "INSERT OR IGNORE INTO samples (key, at, body, mac) VALUES (?, ?, ?, ?)",
+                (key, time.time(), text, self._mac(key, text)),
+            )
+        self._execute("DELETE FROM pending WHERE key = ?", (key,))
+
+    def samples_after(self, last: int) -> tuple[int, list[dict[str, Any]]]:
+        """Samples judged after row `last`, and the number of the newest row."""
+        rows = self._execute("SELECT id, key, body, mac FROM samples WHERE id > ? ORDER BY id", (last,))
+        kept = [json.loads(b) for _, key, b, mac in rows if hmac.compare_digest(mac, self._mac(key, b))]
+        return (rows[-1][0] if rows else last), kept
 
     def add_metrics(self, values: dict[str, float]) -> None:
         """Append one call's metrics."""

@@ -34,6 +34,8 @@ class Task:
         only_entry: id of the single entry to run (replaying a failure).
         seed: used for every entry in place of the derived one (replaying a failure).
         speed: also measure the speed-up of a correct candidate.
+        audit: put the entries of an audit (`audit_entries`) in place of the suite's own.
+        background: judged only while nothing else waits to be judged.
     """
 
     candidate: str
@@ -46,6 +48,8 @@ class Task:
     only_entry: str | None = None
     seed: int | None = None
     speed: bool = False
+    audit: bool = False
+    background: bool = False
 
     def to_wire(self) -> dict[str, Any]:
         """JSON-able mapping.
@@ -66,6 +70,8 @@ class Task:
             "only_entry": self.only_entry,
             "seed": self.seed,
             "speed": self.speed,
+            "audit": self.audit,
+            "background": self.background,
         }
 
     @classmethod

@@ -57,6 +57,7 @@ class Verdict:
         engine: what ran the candidate: `torch`, `triton`, `triton-interpreter`, `cpu-emulator`, `nvrtc`, `load-inline`.
         seconds: wall-clock seconds from request to verdict; `phases` splits them.
         speedup: reference time / candidate time, where speed was asked for and measured.
+        recipe: of `entry`, where that comes from no suite (an audit); left out of the JSON object otherwise.
     """
 
     verdict: Outcome
@@ -81,6 +82,7 @@ class Verdict:
     phases: dict[str, float] = field(default_factory=dict)
     entries: tuple[EntryResult, ...] = ()
     notes: tuple[str, ...] = ()
+    recipe: dict[str, Any] | None = None
 
     @property
     def exit_code(self) -> int:
@@ -91,7 +93,10 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able mapping; an infinite `err` becomes the string "inf" (JSON has no infinity)."""
-        return _plain(asdict(self))
+        values = _plain(asdict(self))
+        if self.recipe is None:
+            del values["recipe"]
+        return values
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Verdict":

@@ -44,6 +44,14 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _bank_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kernels that tests have accepted do not go into the user's bank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERNELWARD_BANK", str(tmp_path_factory.mktemp("bank") / "bank.sqlite"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JudgeClient]:
     """A judge with two workers and short limits."""

@@ -82,7 +82,8 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedJudge]:
 
 
 def make(**changes: Any) -> KernelReward:
-    return KernelReward(replace(RewardConfig(), device="cpu", run_key="test", **changes))
+    unwatched = replace(RewardConfig(), device="cpu", run_key="test", bank=None, audit=0.0)
+    return KernelReward(replace(unwatched, **changes))
 
 
 def call(reward: KernelReward, *words: str, step: int = 0, **more: Any) -> list[float | None]:
@@ -120,7 +121,7 @@ def test_trls_keywords_are_accepted_and_further_columns_ignored(judge: type[Scri
     )
     assert rewards == [1.1]
     assert logged["kernelward/share_correct"] == 1.0
-    assert extra == {"kernelward/verdict": ["correct"], "kernelward/reason": [""]}
+    assert extra == {"kernelward/verdict": ["correct"], "kernelward/reason": [""], "kernelward/suite": [""]}
 
 
 def test_the_logged_name_is_the_configurations(judge: type[ScriptedJudge]) -> None:
