@@ -12,6 +12,7 @@ All that was measured is in one SQLite file (`matrix`), so a second run with not
 """
 
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
+from ..reward.sandbox import linux
 from ..reward.sandbox.failure import ChildFailure
 from ..suites.entry import Entry
 from ..suites.hashing import short, stable_hash
@@ -57,7 +59,7 @@ class CalibrateOptions:
         out: folder of the matrix and the suites.
         device: `cpu` or `cuda`.
         workers: kernels that are judged at one time.
-        budget_s: seconds; the phases before the mutants are finished in any case.
+        budget_s: seconds; the phases before the mutants are finished in any case (and do not count with `renew`).
         backends: of the substrates that are used.
         per_substrate: at most so many mutants of each.
         renew: what is not made from these substrates by these operators any more leaves the counts, and whatever is
@@ -183,6 +185,8 @@ class Calibrator:
             self._environments = lambda backend: environment(evaluator, backend)
             with self._timed("clean run"):
                 works = self._clean(evaluator, pools)
+            if self.options.renew and self._deadline:
+                self._deadline = time.monotonic() + self.options.budget_s  # a pass is for mutants, however it began
             if self.host is not None:
                 with self._timed("guests"):
                     self._guests(self.host, evaluator, works)
@@ -508,6 +512,7 @@ def _hash_of(questions: Questions) -> str:
 
 def _one_thread() -> None:
     torch.set_num_threads(1)
+    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed calibration leaves nobody behind
 
 
 def _as_done(futures: Iterable[Future[Any]]) -> Iterator[Future[Any]]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ..reward.cli import app, run
+from ..suites.errors import InputError
 
 _MATRIX = Path("calibration/matrix.sqlite")
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -30,7 +31,10 @@ def calibrate(
         list[str] | None,
         typer.Option("--problems", envvar="KERNELBENCH_DIR", metavar="DIR|ID", help="Folders, ids or files; repeat."),
     ] = None,
-    budget: Annotated[str, typer.Option("--budget", help="Time for mutants: 90s, 25m, 2h.")] = "25m",
+    budget: Annotated[
+        str | None,
+        typer.Option("--budget", help="Time for mutants: 90s, 25m (the default), 2h; with --watch: of a pass."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder of the kill matrix and the suites.")] = _MATRIX.parent,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Kernels judged at one time.")] = None,
@@ -45,18 +49,32 @@ def calibrate(
         list[Path] | None, typer.Option("--import", help="Take in a delta first; repeat for several.")
     ] = None,
     suites: Annotated[Path | None, typer.Option("--suites", help="Where suites are written; OUT/suites.")] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, measure again what changes make stale, publish OUT/coverage.json.")
+    ] = False,
+    bank: Annotated[
+        Path | None, typer.Option("--bank", help="With --watch: accepted kernels, the reward's bank by default.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure how much every protocol notices, and choose suites that notice the most. Resumable.
 
     Breaks correct kernels on purpose, sees which inputs show it, and prints per protocol the share that it detects.
     """
-    from .calibrate_command import run_calibrate
+    if watch:
+        from .watch_command import run_watch
+
+        if as_json or export_delta or since or import_delta:
+            raise InputError("--watch publishes files: leave out --json, --export-delta, --since and --import")
+        raise typer.Exit(
+            run_watch(problems or [], budget, out, device, workers, backend, substrates, per_substrate, suites, bank)
+        )
+    from .calibrate_command import DEFAULT_BUDGET, run_calibrate
 
     raise typer.Exit(
         run_calibrate(
             problems or [],
-            budget=budget,
+            budget=budget or DEFAULT_BUDGET,
             out=out,
             device=device,
             workers=workers,

@@ -160,34 +160,35 @@ def drop_capabilities() -> None:
 
 
 def new_session() -> None:
-    """setsid; a process of idle priority only leaves its process group.
+    """setsid; a process that gives way to others (SCHED_BATCH) only leaves its process group.
 
-    Where autogrouping is on, the kernel shares the CPU between sessions before it looks at processes, so neither nice
-    nor SCHED_IDLE reaches across them, and every new session starts at full weight. An idle process stays in a session
-    that has the least (`lighten_session`).
+    Where autogrouping is on, the kernel shares the CPU between sessions before it looks at processes, so no priority of
+    a process reaches across them, and every new session starts at full weight. A process that gives way stays in a
+    session that does (`lighten_session`).
     """
-    if os.sched_getscheduler(0) == os.SCHED_IDLE:
+    if os.sched_getscheduler(0) == os.SCHED_BATCH:
         os.setpgid(0, 0)
     else:
         os.setsid()
 
 
 def lighten_session() -> bool:
-    """Give the least weight to the session of a process that runs under SCHED_IDLE (children inherit that).
+    """Give the session of a process that gives way (SCHED_BATCH, which children inherit) the process's own niceness.
 
     Returns:
-        Whether it has that weight now. False for other processes, and where the kernel has no autogroups.
+        Whether it has it now. False for other processes, and where the kernel has no autogroups.
     """
-    if os.sched_getscheduler(0) != os.SCHED_IDLE:
+    if os.sched_getscheduler(0) != os.SCHED_BATCH:
         return False
     try:
         group = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return False
+    nice = str(os.getpriority(os.PRIO_PROCESS, 0)).encode()
     try:
         for _ in range(4):
             try:
-                os.write(group, b"19")
+                os.write(group, nice)
                 return True
             except BlockingIOError:  # without privileges, once in 100 ms on the whole machine
                 time.sleep(0.04)
