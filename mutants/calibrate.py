@@ -34,6 +34,7 @@ from ..suites.validity import Admission, Measured
 from .calibrate_plan import Questions, Target, entry_ids, official_questions, ordered, pool_questions, protocol_rows
 from .clean_run import CleanRun, closest_text, failures_of, settle, unnoticed_by
 from .evaluate import CellResult, Evaluator, environment
+from .interactions import members, members_first, survive_alone
 from .matrix import Matrix
 from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, Origin, SubstrateRow
 from .measure import measure_mutant
@@ -132,7 +133,8 @@ class Host(Protocol):
 
 @dataclass(slots=True)
 class _Queue:
-    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids."""
+    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids,
+    `pairs` interactions to their members."""
 
     work: _Work
     substrate_id: int
@@ -141,6 +143,7 @@ class _Queue:
     seen: dict[str, str]
     environment: int
     origin: Origin = "substrate"
+    pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Calibrator:
@@ -409,7 +412,8 @@ class Calibrator:
         for id, substrate in (*work.substrates.items(), *work.guests.items()):
             environment = self._environment(substrate)
             try:
-                made = ordered(generate(substrate))
+                pairs = members(substrate)
+                made = members_first(ordered(generate(substrate)), pairs)
             except ValueError as error:  # a policy's kernel, in a text that is not taken apart here
                 self.tally.quarantined[substrate.name] = f"no mutants: {error}"
                 continue
@@ -426,7 +430,8 @@ class Calibrator:
                 if row is None or row.state == "generated" or (counts and asked.get((row_id, environment)) != wanted):
                     todo.append(mutant)
             seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
-            yield _Queue(work, id, substrate, todo, seen, environment, "bank" if id in work.guests else "substrate")
+            origin: Origin = "bank" if id in work.guests else "substrate"
+            yield _Queue(work, id, substrate, todo, seen, environment, origin, pairs)
 
     def _environment(self, substrate: Substrate) -> int:
         return self.matrix.add_environment(self._environments(substrate.backend))
@@ -442,12 +447,22 @@ class Calibrator:
                 if not self._may_run():
                     queue.mutants[:0] = batch[count:]
                     return count
-                if state == "ready":
+                if state == "ready" and self._counts(queue, mutant, ids[mutant.id]):
                     self._measure(evaluator, queue, mutant, ids[mutant.id], problem)
         except ScreenError as error:
             self._fault(f"{queue.substrate.name}: {error}")
             queue.mutants.clear()
         return len(batch)
+
+    def _counts(self, queue: _Queue, mutant: Mutant, id: int) -> bool:
+        """Whether a mutant is to be measured: two faults at once only where each alone passes the official check."""
+        if mutant.family != "interaction":
+            return True
+        groups = queue.work.questions.official
+        if survive_alone(self.matrix, queue.pairs[mutant.id], [a.id for a in groups[0].asked] if groups else []):
+            return True
+        self.matrix.set_mutant_state(id, "excluded", how="members")
+        return False
 
     def _screened(
         self, screener: Screener, queue: _Queue, batch: Sequence[Mutant], ids: Mapping[str, int]
