@@ -76,7 +76,7 @@ def run_calibrate(
     out: Path,
     device: str = "auto",
     workers: int | None = None,
-    backends: Sequence[str] = ("cuda", "triton"),
+    backends: Sequence[str] = (),
     substrates: Path | None = None,
     per_substrate: int | None = None,
     export_delta: Path | None = None,
@@ -93,7 +93,8 @@ def run_calibrate(
         out: folder of the matrix and the suites.
         device: `cpu`, `cuda` or `auto`.
         workers: kernels judged at one time; 2 on a CPU, 8 on a GPU.
-        backends: of the substrates.
+        backends: of the substrates; CUDA on a CPU, where Triton's interpreter takes ten times as long, and both on a
+            GPU by default.
         substrates: folder of substrates in place of the package's.
         per_substrate: at most so many mutants of each.
         export_delta, since: write what was measured to a file, without what an earlier delta holds.
@@ -113,12 +114,12 @@ def run_calibrate(
     place = resolve_device(device)
     folders, ids = folders_and_ids(problems)
     options = CalibrateOptions(
-        targets=find_targets(folders, ids, substrates),
+        targets=tuple(find_targets(folders, ids, substrates)),
         out=out,
         device=place,
         workers=workers or (8 if place.startswith("cuda") else 2),
         budget_s=seconds_of(budget),
-        backends=tuple(backends),
+        backends=tuple(backends) or (("cuda", "triton") if place.startswith("cuda") else ("cuda",)),
         per_substrate=per_substrate,
     )
     with Matrix(options.matrix_path) as matrix:

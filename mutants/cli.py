@@ -38,7 +38,9 @@ def calibrate(
     out: Annotated[Path, typer.Option("--out", help="Folder of the kill matrix and the suites.")] = _MATRIX.parent,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     workers: Annotated[int | None, typer.Option("--workers", min=1, help="Kernels judged at one time.")] = None,
-    backend: Annotated[list[str] | None, typer.Option("--backend", help="cuda, triton; both by default.")] = None,
+    backend: Annotated[
+        list[str] | None, typer.Option("--backend", help="cuda, triton (on a CPU: cuda); repeat.")
+    ] = None,
     substrates: Annotated[Path | None, typer.Option("--substrates", help="Folder in place of our own.")] = None,
     per_substrate: Annotated[
         int | None, typer.Option("--per-substrate", min=1, help="At most so many mutants of each.")
@@ -78,7 +80,7 @@ def calibrate(
             out=out,
             device=device,
             workers=workers,
-            backends=backend or ["cuda", "triton"],
+            backends=backend or [],
             substrates=substrates,
             per_substrate=per_substrate,
             export_delta=export_delta,
@@ -106,20 +108,10 @@ def coverage(
 ) -> None:
     """How many mutants each protocol detects, counted from a kill matrix."""
     from .coverage import CoverageOptions, run_coverage
+    from .coverage_report import grouping
 
-    raise typer.Exit(
-        run_coverage(
-            CoverageOptions(
-                matrix,
-                tuple(protocol or ()),
-                by,
-                fail_under,
-                as_json,
-                markdown,
-                device_class,  # type: ignore[arg-type]
-            )
-        )
-    )
+    options = CoverageOptions(matrix, tuple(protocol or ()), grouping(by), fail_under, as_json, markdown, device_class)
+    raise typer.Exit(run_coverage(options))
 
 
 @app.command()

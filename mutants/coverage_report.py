@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 from scipy.stats import binomtest
 
+from ..suites.errors import InputError
 from .coverage_cells import Engine
 
 FORMAT = 1
@@ -15,6 +16,18 @@ OURS = "kernelward"
 _SMALL = 40  # below that many the interval is the exact one
 
 By = Literal["family", "problem", "operator", "backend"]
+
+
+def grouping(name: str) -> By:
+    """What the groups of a report are, by name.
+
+    Raises:
+        InputError: there is no such grouping.
+    """
+    for known in get_args(By):
+        if known == name:
+            return cast(By, known)
+    raise InputError(f"--by {name!r}: use one of {', '.join(get_args(By))}")
 
 
 @dataclass(frozen=True, slots=True)
