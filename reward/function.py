@@ -229,6 +229,13 @@ class KernelReward:
             oversight = self._runtime_now.oversight if self._runtime_now is not None else None
         return Tally() if oversight is None else oversight.tally
 
+    @property
+    def false_accepts(self) -> int:
+        """Kernels that were paid in this run, by this process or another, and turned out to be wrong."""
+        with self._lock:
+            oversight = self._runtime_now.oversight if self._runtime_now is not None else None
+        return 0 if oversight is None else oversight.false_accepts
+
     def finish_audits(self, timeout: float) -> bool:
         """Wait, at the end of a training for example, until the audits so far are done; whether they were in time."""
         with self._lock:

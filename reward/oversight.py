@@ -148,6 +148,11 @@ class Oversight:
         self._read()
         return self._tally
 
+    @property
+    def false_accepts(self) -> int:
+        """Kernels that were found wrong, by an audit or by the calibrator, since this began."""
+        return self._counted
+
     def drain(self, timeout: float) -> bool:
         """Wait until all that was noted has been dealt with; returns whether it was in time."""
         done = threading.Event()
