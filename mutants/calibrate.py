@@ -31,7 +31,16 @@ from ..suites.hashing import short, stable_hash
 from ..suites.problem import Problem
 from ..suites.suite_cache import suite_identity
 from ..suites.validity import Admission, Measured
-from .calibrate_plan import Questions, Target, entry_ids, official_questions, ordered, pool_questions, protocol_rows
+from .calibrate_plan import (
+    Questions,
+    Target,
+    entry_ids,
+    official_questions,
+    ordered,
+    pool_questions,
+    protocol_entries,
+    protocol_rows,
+)
 from .clean_run import CleanRun, closest_text, failures_of, settle, unnoticed_by
 from .evaluate import CellResult, Evaluator, environment
 from .interactions import members, members_first, survive_alone
@@ -39,7 +48,8 @@ from .matrix import Matrix
 from .matrix_schema import Cell, EntryRow, MutantRow, MutantState, Origin, SubstrateRow
 from .measure import measure_mutant
 from .mutant import Mutant, Substrate, generate
-from .pool import Pool, build_pool
+from .pool import Pool, asked_pool, build_pool
+from .pool_memory import PoolMemory
 from .screens import Screener, ScreenError
 from .withdraw import WITHDRAWN, renewed_mutants, withdraw_entries, withdraw_substrates
 
@@ -175,6 +185,7 @@ class Calibrator:
         self.host = host
         self._free = free
         self.tally = Tally()
+        self._memory = PoolMemory(options.out / "pools.json")
         self.device_class = "cuda" if options.device.startswith("cuda") else "cpu"
         self._lock = threading.Lock()
         self._began = time.monotonic()
@@ -213,20 +224,31 @@ class Calibrator:
         targets = self.options.targets
         device = "cuda:0" if self.device_class == "cuda" else "cpu"
         known = [self._known(t.problem) for t in targets]
-        done = 0
+        memory = self._memory
         found: dict[int, Pool] = {}
-        self.report("pools", 0, len(targets))
+        for i, (target, answers) in enumerate(zip(targets, known, strict=True)):
+            ids = memory.get(self._gate_identity(target.problem))
+            if ids is not None and all(id in answers for id in ids):
+                own = {id: answers[id].entry for id in ids}
+                found[i] = asked_pool(target.problem, torch.device(device), own, known=answers, extra=target.extra)
+        self.report("pools", len(found), len(targets))
+        todo = [i for i in range(len(targets)) if i not in found]
+        if not todo:
+            return [(t, found[i]) for i, t in enumerate(targets)]
         with ProcessPoolExecutor(
-            min(len(targets), self.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
+            min(len(todo), self.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
         ) as executor:
             waiting = {
-                executor.submit(build_pool, t.problem, device, known=k, extra=t.extra): i
-                for i, (t, k) in enumerate(zip(targets, known, strict=True))
+                executor.submit(build_pool, targets[i].problem, device, known=known[i], extra=targets[i].extra): i
+                for i in todo
             }
             for future in _as_done(waiting):
-                found[waiting[future]] = future.result()
-                done += 1
-                self.report("pools", done, len(targets))
+                i = waiting[future]
+                found[i] = future.result()
+                own_ids = [a.entry.id for a in found[i].admissions if a.entry.id not in found[i].extra]
+                memory.put(own_ids, self._gate_identity(targets[i].problem))
+                self.report("pools", len(found), len(targets))
+        memory.save()
         return [(t, found[i]) for i, t in enumerate(targets)]
 
     def _known(self, problem: Problem) -> dict[str, Admission]:
@@ -312,11 +334,15 @@ class Calibrator:
 
     def _store_entries(self, problem: int, pool: Pool, which: Literal["all", "protocol"]) -> None:
         gate = self._gate_identity(pool.problem)
-        rows = []
+        rows: list[EntryRow] = []
         if which == "all":
             rows += [_with_gate(EntryRow.of(problem, a, self.device_class), gate) for a in pool.admissions]
-        rows += [replace(row, problem=problem) for row in protocol_rows(pool.problem, pool)]
+        protocols = sorted(protocol_entries())
+        if which == "all" or self._memory.get(gate, "protocols") != protocols:
+            rows += [replace(row, problem=problem) for row in protocol_rows(pool.problem, pool)]
+            self._memory.put(protocols, gate, "protocols")
         self.matrix.add_entries(rows)
+        self._memory.save()
         withdraw_entries(self.matrix, problem, self.device_class, [a.entry.id for a in pool.admissions])
 
     def _questions(self, problem: int, pool: Pool) -> Questions:

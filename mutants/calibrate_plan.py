@@ -124,7 +124,7 @@ def protocol_rows(problem: Problem, pool: Pool) -> list[EntryRow]:
     own = next((a for a in pool.admitted if a.entry == Entry.make()), None)
     measured = None if own is None or own.measured is None else own.measured.to_dict()
     rows = []
-    for uid, entry in sorted(_protocol_entries().items()):
+    for uid, entry in sorted(protocol_entries().items()):
         plain = measured is not None and entry.generator == "own" and entry.scale == 1.0
         rows.append(
             EntryRow(
@@ -142,7 +142,8 @@ def protocol_rows(problem: Problem, pool: Pool) -> list[EntryRow]:
     return rows
 
 
-def _protocol_entries() -> dict[str, Entry]:
+def protocol_entries() -> dict[str, Entry]:
+    """The entries of the official protocols, by id."""
     specs = [load_protocol(name) for name in OFFICIAL_PROTOCOLS]
     return {entry.id: entry for spec in specs if spec.entries != "suite" for entry in spec.entries}
 

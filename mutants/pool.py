@@ -60,11 +60,13 @@ class Pool:
         problem: the problem.
         device_class: `cpu` or `cuda`.
         admissions: admitted and rejected ones, in the order in which they were tried.
+        extra: ids of those that were only tried because the caller named them.
     """
 
     problem: Problem
     device_class: str
     admissions: tuple[Admission, ...]
+    extra: frozenset[str] = frozenset()
 
     @property
     def admitted(self) -> tuple[Admission, ...]:
@@ -143,13 +145,26 @@ def build_pool(
         InputError: the problem's own code is broken.
     """
     target = torch.device(device)
+    own = {entry.id: entry for entry in pool_entries(problem, target.type)}
+    return asked_pool(problem, target, own, policy, known, progress, extra)
+
+
+def asked_pool(
+    problem: Problem,
+    target: torch.device,
+    own: Mapping[str, Entry],
+    policy: TolerancePolicy | None = None,
+    known: Mapping[str, Admission] | None = None,
+    progress: Progress | None = None,
+    extra: Sequence[Entry] = (),
+) -> Pool:
+    """`build_pool`, once it is known which entries are candidates: `own`, by id."""
     admissions = []
-    entries = {entry.id: entry for entry in (*pool_entries(problem, target.type), *extra)}
-    for entry in entries.values():
+    for entry in {**own, **{e.id: e for e in extra}}.values():
         answer = (known or {}).get(entry.id)
         if answer is None:
             if progress is not None:
                 progress(entry.id)
             answer = admit(problem, entry, target, policy)
         admissions.append(answer)
-    return Pool(problem, target.type, tuple(admissions))
+    return Pool(problem, target.type, tuple(admissions), frozenset(e.id for e in extra if e.id not in own))
