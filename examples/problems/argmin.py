@@ -1,0 +1,21 @@
+"""Argmin of rows: among equal values the first counts."""
+
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.argmin(x, dim=1)
+
+
+batch_size = 64
+dim = 300
+
+
+def get_inputs():
+    return [torch.rand(batch_size, dim)]
+
+
+def get_init_inputs():
+    return []
