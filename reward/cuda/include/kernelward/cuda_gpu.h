@@ -177,4 +177,17 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 // Namespaces of device headers: host code may say `using namespace`, and uses nothing of them.
 namespace cooperative_groups {}
 namespace cub {}
-namespace nvcuda { namespace wmma {} }
+namespace nvcuda {
+namespace wmma {
+struct matrix_a;
+struct matrix_b;
+struct accumulator;
+struct row_major;
+struct col_major;
+namespace precision {
+struct tf32;
+}
+template <typename Use, int M, int N, int K, typename T, typename Layout = void>
+class fragment;  // named by aliases at namespace scope; complete in device code alone
+}  // namespace wmma
+}  // namespace nvcuda
