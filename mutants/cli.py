@@ -7,8 +7,9 @@ import typer
 
 from ..reward.cli import app, run
 from ..suites.errors import InputError
+from . import promote_command  # adds `suite promote`
 
-_MATRIX = Path("calibration/matrix.sqlite")
+_MATRIX = promote_command.PROPOSALS.parent / "matrix.sqlite"
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 

@@ -72,7 +72,11 @@ def run_promote(which: str | None, options: PromoteOptions) -> int:
             "which folder does the reward read its suites from? Name it with --into, or `suites` in the file that "
             "KERNELWARD_CONFIG names"
         )
-    proposal = _checked(_find(which, options, into, configured), options, into, configured)
+    proposal = _find(which, options, into)
+    if proposal is None:
+        proposal = _made_now(which, options, into, configured)
+    else:
+        proposal = _checked(proposal, options, into, configured)
     why = proposal.validity.objection
     place = None
     if not why:
@@ -85,51 +89,51 @@ def run_promote(which: str | None, options: PromoteOptions) -> int:
     return 0 if place is not None else 1
 
 
-def _find(which: str, options: PromoteOptions, into: Path, configured: RewardConfig) -> Proposal:
+def _find(which: str, options: PromoteOptions, into: Path) -> Proposal | None:
     if Path(which).suffix in (".yaml", ".yml"):
         return Proposal.of_suite(read_suite(Path(which)), which)
     found = list(read_proposals(options.proposals).values())
     exact = [p for p in found if p.id == which or p.suite.hash.startswith(which)]
     of_problem = [p for p in found if p.suite.problem_id == which or abbreviates(which, p.suite.problem_id)]
     fresh = [p for p in of_problem if not objection(p, into)]
-    if exact or fresh:
-        return (exact or fresh)[-1]
-    made = _made_now(which, options, into, configured)
-    if made is not None:
-        return made
-    known = ", ".join(p.id for p in found) or "none"
+    return next(reversed(exact or fresh), None)
+
+
+def _made_now(which: str, options: PromoteOptions, into: Path, configured: RewardConfig) -> Proposal:
+    """A proposal for a problem with false accepts."""
+    from .propose import propose_fixes
+
+    path, made = _bank(options, configured), []
+    if path.is_file():
+        try:
+            with KernelBank(path) as bank:
+                kernels = bank.kernels("false-accept")
+                hashes = {k.problem_hash for k in kernels if k.problem_id == which or abbreviates(which, k.problem_id)}
+                made = [p for digest in hashes for p in propose_fixes(bank, _means(options, into, configured), digest)]
+        except BankError as error:
+            raise InputError(f"--bank {error}") from error
+    if made:
+        return made[-1]
+    known = ", ".join(p.id for p in read_proposals(options.proposals).values()) or "none"
     raise InputError(
         f"no proposal {which!r} in {options.proposals} (there: {known}), and no false accept of a problem of that name "
-        f"that its suite in use does not catch, in {options.bank or bank_path()}"
+        f"that its suite in use does not catch, in {path}"
     )
 
 
-def _made_now(which: str, options: PromoteOptions, into: Path, configured: RewardConfig) -> Proposal | None:
-    from .propose import propose_fixes
-
-    path = options.bank or bank_path(configured.bank.file if configured.bank else None)
-    if not path.is_file():
-        return None
-    try:
-        with KernelBank(path) as bank:
-            kernels = bank.kernels("false-accept")
-            hashes = {k.problem_hash for k in kernels if k.problem_id == which or abbreviates(which, k.problem_id)}
-            made = [p for digest in hashes for p in propose_fixes(bank, _means(options, into, configured), digest)]
-    except BankError as error:
-        raise InputError(f"--bank {error}") from error
-    return made[-1] if made else None
+def _bank(options: PromoteOptions, configured: RewardConfig) -> Path:
+    return options.bank or bank_path(configured.bank.file if configured.bank else None)
 
 
 def _means(options: PromoteOptions, into: Path, configured: RewardConfig) -> Any:
-    from .propose import Means
+    from .propose import Means, by_problem
     from .substrates import list_substrates
 
     return Means(
         folder=options.proposals,
         suites=into,
         device=resolve_device(options.device),
-        problems=options.problems,
-        substrates=tuple(list_substrates()),
+        substrates=by_problem(list_substrates(), options.problems),
         judge=replace(configured.judge, official=None),
     )
 
@@ -144,7 +148,7 @@ def _checked(proposal: Proposal, options: PromoteOptions, into: Path, configured
     try:
         problem = find_problem(suite.problem_id, options.problems)
     except InputError:
-        path = options.bank or bank_path(configured.bank.file if configured.bank else None)
+        path = _bank(options, configured)
         if path.is_file():
             with KernelBank(path) as bank:
                 kernel = next(iter(bank.kernels(problem_hash=suite.problem_hash)), None)

@@ -24,7 +24,7 @@ from .coverage_cells import ProblemCells, Truth, read_problems, witnesses
 from .matrix import Matrix
 from .mutant import FAMILIES, Substrate
 from .pool import declared_too_large
-from .promote import Case, Gain, Proposal, Validity, find_proposal, write_proposal
+from .promote import Case, Gain, Proposal, Validity, find_proposal, read_proposals, write_proposal
 from .watch_publish import suite_fates
 from .watch_suites import InUse
 
@@ -44,16 +44,14 @@ class Means:
         folder: where they are written.
         suites: the folder of suites in use; None = library and default ones only.
         device: `cpu` or `cuda:N`.
-        problems: folder in which the problems of substrates are looked up.
-        substrates: kernels known to be correct; the reference itself always is one as well.
+        substrates: kernels known to be correct, by the hash of their problem; the reference itself is one as well.
         judge: how they are judged; its device is replaced.
     """
 
     folder: Path
     suites: Path | None = None
     device: str = "cpu"
-    problems: Path | None = None
-    substrates: tuple[Substrate, ...] = ()
+    substrates: Mapping[str, Sequence[Substrate]] = field(default_factory=dict)
     judge: JudgeConfig = field(default_factory=JudgeConfig)
 
     def client(self) -> JudgeClient:
@@ -65,7 +63,7 @@ def propose_fixes(bank: KernelBank, means: Means, problem_hash: str | None = Non
     """For every problem with false accepts, the suite in use with the entries that show them; written to the folder.
 
     A false accept that the suite in use catches already needs none. A proposal that exists is made again only where
-    another suite is in use by now.
+    another suite is in use by now, or where there are further false accepts.
 
     Args:
         problem_hash: of one problem only.
@@ -178,40 +176,54 @@ def check(problem: Problem, suite: Suite, base: Suite | None, client: JudgeClien
 def known_correct(problem: Problem, means: Means) -> Iterator[tuple[str, str]]:
     """Names and sources of kernels that are correct: the reference itself, and substrates."""
     yield "the reference", problem.source + _AS_CANDIDATE
-    hashes: dict[str, str | None] = {}
-    given = 0
-    for substrate in means.substrates:
+    for substrate in means.substrates.get(problem.hash, ())[:MOST_KNOWN]:
+        yield substrate.name, substrate.source
+
+
+def by_problem(substrates: Iterable[Substrate], folder: Path | None) -> dict[str, list[Substrate]]:
+    """Substrates by the hash of their problem; those whose problem is not at hand are left out.
+
+    Args:
+        folder: in which `find_problem` looks problems up.
+    """
+    hashes: dict[str, str] = {}
+    found: dict[str, list[Substrate]] = {}
+    for substrate in substrates:
         if substrate.problem not in hashes:
-            hashes[substrate.problem] = _hash_of(substrate.problem, means.problems)
-        if hashes[substrate.problem] == problem.hash and given < MOST_KNOWN:
-            given += 1
-            yield substrate.name, substrate.source
-
-
-def _hash_of(ref: str, folder: Path | None) -> str | None:
-    try:
-        return find_problem(ref, folder).hash
-    except InputError:
-        return None
+            try:
+                hashes[substrate.problem] = find_problem(substrate.problem, folder).hash
+            except InputError:
+                hashes[substrate.problem] = ""
+        found.setdefault(hashes[substrate.problem], []).append(substrate)
+    found.pop("", None)
+    return found
 
 
 def _fix(problem: Problem, kernels: Sequence[BankedKernel], means: Means) -> Proposal | None:
     base = suite_in_use(problem, means)
     if base is None:
         return None
+    kernels = _without(kernels, base)
+    made = (p for p in read_proposals(means.folder).values() if p.base == base.hash and p.why == "false-accept")
+    earlier = next((p for p in made if p.suite.problem_hash == problem.hash), None)
+    if not kernels or (earlier is not None and not _without(kernels, earlier.suite)):
+        return earlier
     with means.client() as client:
         open_cases = _not_caught(problem, base, kernels, client)
         suite = _with_entries(problem, base, _entries(open_cases), means)
         if suite is None:
             return None
-        known = find_proposal(means.folder, suite, base.hash)
-        if known is not None:
-            return known
         cases = tuple(_cases(problem, suite, open_cases, client))
         if not cases:
             return None
         validity = check(problem, suite, base, client, means)
     return _proposal(suite, base, "false-accept", validity, cases)
+
+
+def _without(kernels: Sequence[BankedKernel], suite: Suite) -> list[BankedKernel]:
+    """The false accepts whose entry a suite does not ask."""
+    asked = {item.entry.id for item in suite.entries}
+    return [k for k in kernels if k.evidence is not None and k.evidence.entry not in asked]
 
 
 def _verdicts(

@@ -80,7 +80,33 @@ def run_pass(options: WatchOptions, number: int, changed: Iterable[str], stopped
         if not tally.waiting and (tally.evaluations or not (options.out / "proposed").is_dir()):
             own = [t.problem.hash for t in targets if t.substrates]
             write_suites(matrix, options.out / "proposed", calibrator.device_class, own)
+        _propose(options, device, matrix, targets, set(tally.quarantined), bank, gains=not tally.waiting)
     return {**result, "faults": tally.faults}
+
+
+def _propose(
+    options: WatchOptions,
+    device: str,
+    matrix: Any,
+    targets: list,
+    quarantined: set[str],
+    bank: KernelBank | None,
+    gains: bool,
+) -> None:
+    """Write proposals of better suites to OUT/proposals; what was published does not wait for them."""
+    from .propose import Means, propose_fixes, propose_gains
+
+    means = Means(
+        folder=options.out / "proposals",
+        suites=options.suites or options.out / "suites",
+        device=device,
+        substrates={t.problem.hash: [s for s in t.substrates if s.name not in quarantined] for t in targets},
+    )
+    if bank is not None:
+        propose_fixes(bank, means)
+    if gains:
+        device_class = device.partition(":")[0]
+        propose_gains(matrix, options.out / "proposed", device_class, [t.problem for t in targets], means)
 
 
 def _none_broken(found: list[str], folders: list[Path], out: Path) -> None:

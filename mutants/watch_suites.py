@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..reward.promoted import read_suite
 from ..suites.defaults import cached_default_suite
 from ..suites.entry import Entry
 from ..suites.errors import InputError
@@ -82,11 +83,11 @@ def _files(folder: Path, kept: Path) -> tuple[dict[Path, Suite], list[str]]:
     suites: dict[Path, Suite] = {}
     notes: list[str] = []
     for path in sorted(folder.rglob("*.yaml")):
-        if path.name.startswith("."):
-            continue
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue  # drafts, and the history of promoted suites
         copy = kept / f"{sha256_text(str(path.resolve()))[:32]}.yaml"
         try:
-            suites[path] = load_suite(path)
+            suites[path] = read_suite(path)
         except InputError as error:
             try:
                 suites[path] = load_suite(copy)

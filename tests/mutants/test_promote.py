@@ -20,7 +20,7 @@ from kernelward.mutants.promote import (
 )
 from kernelward.mutants.promote_command import PromoteOptions, run_promote
 from kernelward.mutants.propose import Means, check, propose_fixes, suite_in_use
-from kernelward.reward.bank import BankConfig
+from kernelward.reward.bank import BankConfig, BankedKernel, Evidence, kernel_hash
 from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
 from kernelward.reward.promoted import HISTORY, PromotionRule, install, suite_files
@@ -131,8 +131,10 @@ def test_an_exploit_of_a_weak_suite_is_noticed_named_and_ends_to_pay(
 def test_the_command_makes_the_proposal_and_promotes_it(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run.pay(IDENTITY)
-    assert run.reward.finish_audits(60)
+    shown = Evidence("normal-x", Entry.make("normal").to_dict(), "calibration", "value", 7, 1.0, 1e-6)
+    with run.bank.open() as bank:
+        bank.add(BankedKernel(run.problem.id, run.problem.hash, run.problem.source, "torch", IDENTITY, 1.0))
+        bank.settle(kernel_hash(IDENTITY, run.problem.hash), "false-accept", shown.to_json())
     options = PromoteOptions(run.suites, tmp_path / "proposals", Path(str(run.bank.file)), device="cpu", as_json=True)
     assert run_promote(run.problem.id, options) == 0
     said = json.loads(capsys.readouterr().out)
@@ -152,7 +154,7 @@ def test_the_command_makes_the_proposal_and_promotes_it(
 def test_a_suite_that_rejects_a_known_correct_kernel_is_never_promoted(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = Entry.make("negative")
+    entry = Entry.make("normal")
     measured = replace(run.weak.entries[0].measured[0], tolerance=(-1.0,))  # nothing is as exact as that
     strict = replace(run.weak, entries=(*run.weak.entries, SuiteEntry(entry, (measured,))))
     with run.means.client() as client:
