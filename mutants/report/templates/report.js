@@ -173,7 +173,7 @@
 
   // ---------------------------------------------------------------- lists of mutants
 
-  /* rows: objects with at, i, cells (texts beside the name), name, detail. Returns a function that shows other rows. */
+  /* Rows are objects: at, i, name, detail, kernel, and cells, the [text, smaller text] beside. Gives what shows others. */
   function list(place, label, heads, index, panel) {
     const body = el("tbody"), more = el("button", { class: "more", type: "button" });
     const head = el("tr", {}, heads.map((text) => el("th", { scope: "col" }, text)));
@@ -189,7 +189,8 @@
     const extend = () => {
       for (const row of rows.slice(shown, shown + PAGE)) {
         const tr = el("tr", {}, el("th", { scope: "row" }, el("button", { type: "button" }, row.name),
-          el("div", { class: "detail-text" }, row.detail)), row.cells.map((text) => el("td", {}, text)));
+          el("div", { class: "more-text" }, row.detail), el("div", { class: "sub" }, row.kernel)),
+          row.cells.map(([main, rest]) => el("td", {}, main, rest ? el("div", { class: "sub" }, rest) : null)));
         tr.addEventListener("click", () => select(tr, row));
         body.append(tr);
       }
@@ -217,8 +218,9 @@
     const count = el("span", { "aria-live": "polite" });
     const place_ = el("div", { class: "list", tabindex: "0", role: "region", "aria-label": "List of survivors" });
     const panel = el("div", { class: "detail", role: "region", "aria-label": "Chosen mutant", tabindex: "0" });
-    const show = list(place_, "Survivors", ["mutant", "kernel", "missed by", "came closest", "would be caught by"], index, panel);
-    const label = (at, near) => near === null ? "nothing compared" : amount(near[1]) + "\u00a0\u00d7 allowed: " + index.entries[at][near[0]][1];
+    const show = list(place_, "Survivors", ["mutant", "missed by", "came closest", "would be caught by"], index, panel);
+    const label = (at, near, more) => near === null ? ["nothing compared"]
+      : [amount(near[1]) + "\u00a0\u00d7 allowed", index.entries[at][near[0]][1] + (more || "")];
 
     function row(s) {
       const [at, i, , operator, family, substrate, line, detail, , bits, near, closest, best, catching] = s;
@@ -227,8 +229,9 @@
       const mine = missed.includes(main) ? near[missed.indexOf(main)] : closest;
       const said = missed.filter((name) => !name.includes("@") || name === own).join(", ") || missed.join(", ");
       return { at, i, name: index.operators[operator][0], detail: index.families[family] + ": " + detail,
-        cells: [index.problems[at] + ", " + substrate + ":" + line, said || "no input shows it", label(at, mine),
-          best === null ? "no admitted input" : label(at, best) + (catching > 1 ? " (and " + (catching - 1) + " others)" : "")] };
+        kernel: index.problems[at] + ", " + substrate + ":" + line,
+        cells: [said ? [said] : ["no input shows it"], label(at, mine),
+          best === null ? ["no admitted input"] : label(at, best, catching > 1 ? ", and " + (catching - 1) + " others" : "")] };
     }
 
     function refresh() {
@@ -287,7 +290,7 @@
     const families = [...new Set(m.family)].sort();
     const rank = (i) => families.indexOf(m.family[i]) * 1e6 + [1, 2, 0][m.witnessed[i] + 1] * -1 + (1e3 - m.by[i]);
     const rows = Array.from({ length: n }, (_, i) => i).sort((a, b) => rank(a) - rank(b));
-    const left = 110, top = 150, w = Math.max(7, Math.min(22, Math.floor(760 / Math.max(1, columns.length))));
+    const left = 110, top = 150, w = Math.max(7, Math.min(22, Math.floor(690 / Math.max(1, columns.length))));
     const h = n <= 80 ? 13 : n <= 300 ? 8 : n <= 1200 ? 4 : n <= 5000 ? 2 : 1;
     const canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "heat map",
       "aria-label": "Heat map of " + n + " mutants by " + columns.length + " entries; arrow keys move, Enter shows the mutant" });
@@ -386,7 +389,7 @@
     body.replaceChildren(el("div", { class: "split" }, left, panel), el("h3", {}, "Entries"), entries(index, data),
       el("h3", {}, "Substrates"), table("Substrates", [["substrate"], ["backend"], ["style"], ["status"], ["what the clean run said"]],
         data.substrates.map(([name, ...rest]) => el("tr", {}, el("th", { scope: "row" }, name), rest.map((text) => el("td", {}, text))))));
-    const show = list(box, "Mutants", ["mutant", "kernel", "state", "shown by"], index, panel);
+    const show = list(box, "Mutants", ["mutant", "state", "shown by"], index, panel);
     const state = (i) => m.witnessed[i] === 1 ? "witnessed: " + m.shows[i] : m.witnessed[i] === 0 ? "unwitnessed" : "undecided";
     const by = (i) => m.by[i] === 1 ? "only " + data.entries[m.only[i]].label : m.by[i] + " entries";
     const filter = (mode) => {
@@ -397,7 +400,7 @@
           || (data.fates[mode] && m.witnessed[i] === 1 && data.fates[mode][i] === 0)) kept.push(i);
       }
       show(kept.map((i) => ({ at, i, name: m.operator[i], detail: m.family[i] + ": " + m.detail[i],
-        cells: [data.substrates[m.substrate[i]][0] + ":" + m.line[i], state(i), by(i)] })));
+        kernel: data.substrates[m.substrate[i]][0] + ":" + m.line[i], cells: [[state(i)], [by(i)]] })));
     };
     filters.append(choice("show", [["", "all " + n], ...index.checkers.map((name) => [name, "missed by " + name]),
       ["alone", "shown by one entry alone"], ["unwitnessed", "unwitnessed"], ["undecided", "undecided"]], filter));
@@ -424,7 +427,9 @@
 
   function opened() {
     const target = /^#problem-\d+$/.test(location.hash) && document.getElementById(location.hash.slice(1));
-    if (target) { target.open = true; target.scrollIntoView(); }
+    if (!target) return;
+    if (target.open) target.scrollIntoView();
+    else target.open = true; // what it shows then scrolls to it
   }
 
   async function start() {
@@ -439,13 +444,16 @@
     for (const details of document.querySelectorAll("details.problem")) {
       details.addEventListener("toggle", () => {
         const body = details.querySelector(".body");
-        if (details.open && !body.hasChildNodes()) showProblem(body, index, Number(details.id.slice(8)));
+        if (!details.open || body.hasChildNodes()) return;
+        showProblem(body, index, Number(details.id.slice(8))).then(() => {
+          if (location.hash === "#" + details.id) details.scrollIntoView();
+        });
       });
     }
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => maps.forEach((draw) => draw()));
     addEventListener("hashchange", opened);
     opened();
-    document.documentElement.dataset.ready = "yes";
+    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since the page began to load
   }
 
   start();
