@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text, stable_hash
-from .audit import Finding, Sample, ShadowConfig, Tally, estimate_metrics, look_again, sampled
+from .audit import Finding, Sample, ShadowConfig, Tally, estimate, estimate_metrics, look_again, sampled
 from .bank import BankedKernel, BankError, KernelBank, kernel_hash
 from .cache import VerdictCache
 from .client import JudgeClient, JudgeLost, read_reply
@@ -173,6 +173,8 @@ class Oversight:
     # --- on the thread ------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
+        if self._options.share or self._options.shadow is not None:
+            estimate(0, 1)  # what it imports takes seconds, which no call of the reward should wait for
         while not self._closing.is_set():
             job = self._queue.get()
             if job is None:
