@@ -4,7 +4,10 @@ import pickle
 from pathlib import Path
 
 import pytest
+from kernelward.reward.audit import ShadowConfig
+from kernelward.reward.bank import BankConfig
 from kernelward.reward.config import RewardConfig, list_configs
+from kernelward.reward.promoted import PromotionRule
 from kernelward.reward.shaping import Speed
 from kernelward.suites.errors import InputError
 from kernelward.suites.yamlnode import Node
@@ -72,9 +75,33 @@ def test_a_configuration_survives_pickling_and_hides_its_key() -> None:
     assert "s3cret" not in repr(config)
 
 
+def test_what_watches_the_reward_is_set_up_and_switched_off(tmp_path: Path) -> None:
+    packaged = RewardConfig.load("default")
+    assert (packaged.bank, packaged.audit, packaged.shadow, packaged.promote) == (BankConfig(), 0.02, None, None)
+    off = read("{bank: off, audit: 0, shadow: null, promote: off}")
+    assert (off.bank, off.audit, off.shadow, off.promote) == (None, 0.0, None, None)
+    (tmp_path / "suites").mkdir()
+    on = read(
+        "bank: {file: bank.sqlite, kernels: 10, size: 1MiB}\nshadow: kernelbench\nsuites: suites\n"
+        "promote: {false_accepts: true, least_gain: 0.01, known_correct: 3, most_bytes: 1GiB}\n",
+        tmp_path,
+    )
+    assert on.bank == BankConfig(str(tmp_path / "bank.sqlite"), 10, 1 << 20)
+    assert on.shadow == ShadowConfig("kernelbench", 0.02)
+    assert on.promote == PromotionRule(True, 0.01, 3, 1 << 30)
+    assert read("shadow: {protocol: kernelbench, share: 0.5}").shadow == ShadowConfig("kernelbench", 0.5)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("audit: 2", "key `audit`: 2 is above the maximum"),
+        ("bank: {kernels: 0}", "key `bank.kernels`: 0 is below the minimum"),
+        ("bank: somewhere", "key `bank`: expected a mapping"),
+        ("shadow: kernelbunch", "key `shadow`: unknown protocol"),
+        ("shadow: {share: 0.1}", "missing `protocol`"),
+        ("promote: {false_accepts: true}", "key `promote`: `suites` names no folder"),
+        ("promote: {gain: 1}", "key `promote.gain`: unknown key"),
         ("protocl: kernelward", "reward.yaml:1: key `protocl`: unknown key. Did you mean `protocol`?"),
         ("name: x\nprotocol: kernelbunch", "reward.yaml:2: key `protocol`: unknown protocol 'kernelbunch'"),
         ("measure: kernelbench", "key `measure`: expected a list"),

@@ -1,6 +1,8 @@
 """The reward function, with a scripted judge (tests/reward/test_trl_*.py drive the real one)."""
 
+import json
 import logging
+import math
 import os
 import pickle
 import subprocess
@@ -14,8 +16,11 @@ from typing import Any
 
 import pytest
 from kernelward.reward import function as function_module
+from kernelward.reward.audit import ShadowConfig
+from kernelward.reward.bank import BankConfig
 from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
+from kernelward.reward.promoted import install
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.reward.verdict import Outcome, Verdict
 from kernelward.suites.entry import Entry
@@ -342,6 +347,71 @@ def test_faults_in_the_suites_folder_are_errors_at_the_first_call(judge: type[Sc
     (tmp_path / "b.yaml").write_text("format: [")
     with pytest.raises(InputError, match=r"b.yaml:1: not valid YAML"):
         call(make(suites=str(tmp_path)), "correct", log_metric=print)
+
+
+def test_a_promoted_suite_is_used_when_the_inputs_change_and_not_before(
+    judge: type[ScriptedJudge], tmp_path: Path
+) -> None:
+    old = write_suite(tmp_path / "mine.yaml")
+    reward = make(suites=str(tmp_path), rotate_every=10)
+    call(reward, "correct", step=3, log_metric=print)
+    new = Suite(old.problem_id, old.problem_hash, (SuiteEntry(Entry("own", draw=1)),))
+    install(tmp_path, new)
+    call(reward, "incorrect", step=9, log_metric=print)
+    call(reward, "correct", step=10, log_metric=print)
+    (tmp_path / "mine.yaml").write_text("format: [")
+    call(reward, "correct", step=20, log_metric=print)
+    assert [t.suite for t in judge.asked] == [old, old, new, new]
+
+
+def test_all_ranks_judge_an_epoch_by_the_same_suite(
+    judge: type[ScriptedJudge], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, str] = {}
+    monkeypatch.setattr(function_module, "agreed", said.setdefault)  # what the first rank says
+    old = write_suite(tmp_path / "mine.yaml")
+    first = make(suites=str(tmp_path))
+    call(first, "correct", log_metric=print)
+    new = Suite(old.problem_id, old.problem_hash, (SuiteEntry(Entry("own", draw=1)),))
+    install(tmp_path, new)
+    second = make(suites=str(tmp_path))  # reads the folder later
+    second._number = first._number  # on another rank it is the same reward
+    call(second, "correct", log_metric=print)
+    assert [t.suite for t in judge.asked] == [old, old]
+    said[f"suites/{first._number}/1"] = json.dumps({old.problem_hash: "f" * 64})  # one that is nowhere
+    call(second, "correct", step=20, log_metric=print)
+    assert judge.asked[-1].suite == new
+
+
+# --- what watches ------------------------------------------------------------------------
+
+
+def test_accepted_kernels_are_banked_unless_one_opts_out(judge: type[ScriptedJudge], tmp_path: Path) -> None:
+    bank = BankConfig(str(tmp_path / "bank.sqlite"))
+    call(make(bank=None), "correct", log_metric=print)
+    assert not list(tmp_path.iterdir())
+    reward = make(bank=bank)
+    for step in (0, 1, 20):
+        call(reward, "correct", "incorrect", step=step, log_metric=print)
+    assert reward.finish_audits(20)
+    (kernel,) = bank.open().kernels()
+    assert kernel.source == "class ModelNew: 'correct'"
+    assert (kernel.problem_source, kernel.epoch, kernel.state) == (SOURCE, 0, "new")
+    call(make(bank=BankConfig(str(tmp_path / "other.sqlite")), protocol="kernelbench"), "correct", log_metric=print)
+    assert not (tmp_path / "other.sqlite").exists()  # what an official protocol accepts says nothing
+
+
+def test_metrics_of_what_watches_have_the_same_keys_from_the_first_call(judge: type[ScriptedJudge]) -> None:
+    reward = make(audit=0.5, shadow=ShadowConfig("kernelbench"))
+    seen: list[dict[str, float]] = []
+    for words in ([], ["correct"], ["incorrect"]):
+        logged: dict[str, float] = {}
+        call(reward, *words, log_metric=logged.__setitem__)
+        seen.append(logged)
+    assert all(sorted(logged) == sorted(seen[0]) for logged in seen)
+    assert math.isnan(seen[0]["kernelward/audit/false_accept_rate"])
+    assert reward.audits.false_accept_rate is None
+    assert "kernelward/shadow/kernelbench/disagreement_high" in seen[0]
 
 
 # --- several protocols -----------------------------------------------------------------
