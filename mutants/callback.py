@@ -177,7 +177,7 @@ class CoverageCallback(TrainerCallback, ExportableState):
             )
         self.warned = low
         if self.stop_below is not None and share < self.stop_below:
-            _log.error("%s, less than %.1f %%: the training ends here", said, 100 * self.stop_below)
+            self._say(f"{said}, less than {100 * self.stop_below:.1f} %: the training ends here")
             return True
         return False
 
