@@ -16,7 +16,7 @@ from ..suites.problem import Problem, problem_from_source
 from .calibrate_plan import Target
 from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, Question, matrix_seed
 from .matrix import Matrix
-from .matrix_schema import SubstrateRow, ratio
+from .matrix_schema import SubstrateRow, SubstrateStatus, ratio
 from .mutant import Backend, Substrate
 from .pool import Pool
 
@@ -152,7 +152,7 @@ class BankHost:
         self.bank.settle(guest.name.removeprefix(PREFIX), finding.state, finding.detail)
         if finding.state == "false-accept":
             self.false_accepts.append(guest.name)
-        status = "admitted" if finding.state == "verified" else "rejected"
+        status: SubstrateStatus = "admitted" if finding.state == "verified" else "rejected"
         row = SubstrateRow(
             guest.hash, guest.name, guest.backend, guest.style, problem, status, f"{mark}: {finding.detail}"[:500]
         )

@@ -245,11 +245,20 @@ class Calibrator:
             for future in _as_done(waiting):
                 i = waiting[future]
                 found[i] = future.result()
-                own_ids = [a.entry.id for a in found[i].admissions if a.entry.id not in found[i].extra]
-                memory.put(own_ids, self._gate_identity(targets[i].problem))
+                self._remember(found[i])
                 self.report("pools", len(found), len(targets))
         memory.save()
         return [(t, found[i]) for i, t in enumerate(targets)]
+
+    def remember(self, pool: Pool) -> None:
+        """Take over what the gate said elsewhere: the problem's entries are these, and are not put to it again."""
+        self._store_entries(self.matrix.add_problem(pool.problem.id, pool.problem.hash), pool, "all")
+        self._remember(pool)
+        self._memory.save()
+
+    def _remember(self, pool: Pool) -> None:
+        own = [a.entry.id for a in pool.admissions if a.entry.id not in pool.extra]
+        self._memory.put(own, self._gate_identity(pool.problem))
 
     def _known(self, problem: Problem) -> dict[str, Admission]:
         """What the gate said in an earlier run, if the gate is still the same."""
@@ -385,8 +394,7 @@ class Calibrator:
         self.report("mutants", 0, total)
         with contextlib.ExitStack() as stack:
             screeners = {
-                backend: stack.enter_context(Screener(backend))  # type: ignore[arg-type]
-                for backend in {q.substrate.backend for q in queues}
+                backend: stack.enter_context(Screener(backend)) for backend in {q.substrate.backend for q in queues}
             }
             executor = stack.enter_context(ThreadPoolExecutor(self.options.workers, thread_name_prefix="mutants"))
             running: dict[Future[int], _Queue] = {}

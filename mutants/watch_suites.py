@@ -85,7 +85,7 @@ def _files(folder: Path, kept: Path) -> tuple[dict[Path, Suite], list[str]]:
     for path in sorted(folder.rglob("*.yaml")):
         if any(part.startswith(".") for part in path.relative_to(folder).parts):
             continue  # drafts, and the history of promoted suites
-        copy = kept / f"{sha256_text(str(path.resolve()))[:32]}.yaml"
+        copy = kept / f"{sha256_text(path.relative_to(folder).as_posix())[:32]}.yaml"
         try:
             suites[path] = read_suite(path)
         except InputError as error:

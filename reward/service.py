@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from ..suites.errors import InputError
 from .framing import FrameError, receive_frame, send_frame
+from .lease import DeviceLease
 from .task import JudgeConfig, Task
 from .verdict import Outcome, Verdict
 
@@ -34,6 +36,7 @@ class Service:
         self._send_lock = threading.Lock()
         self._waiting = 0  # requests that are not from the background
         self._idle = threading.Condition()
+        self._in_use: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a reply; a client that is gone is noticed by the reading side."""
@@ -54,6 +57,8 @@ class Service:
 
             torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // config.workers))
             checker = Checker(config)
+            if config.device.startswith("cuda"):
+                self._in_use = DeviceLease(config.device).held  # what measures in the background waits
         except InputError as error:
             self.send({"op": "failed", "message": str(error)})
             receive_until_closed(self._sock)
@@ -94,7 +99,8 @@ class Service:
         number = message["id"]
         started = time.monotonic()
         try:
-            verdict = checker.judge(Task.from_wire(message["task"]))
+            with self._in_use():
+                verdict = checker.judge(Task.from_wire(message["task"]))
         except InputError as error:
             self.send({"op": "input-error", "id": number, "message": str(error)})
             return
