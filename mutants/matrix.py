@@ -214,6 +214,17 @@ class Matrix:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Everything read inside is of one moment, whatever other processes write meanwhile; for reading alone."""
+        with self._lock, self._reported():
+            self._connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                if self._connection.in_transaction:
+                    self._connection.execute("COMMIT")
+
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a SELECT."""
         with self._lock, self._reported():

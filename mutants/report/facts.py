@@ -171,6 +171,11 @@ def gather(matrix: Matrix, device_class: str | None = None) -> Facts:
         InputError: there is nothing to count.
         MatrixError: it cannot be read now.
     """
+    with matrix.snapshot():
+        return _gather(matrix, device_class)
+
+
+def _gather(matrix: Matrix, device_class: str | None) -> Facts:
     report = measure(matrix, device_class=device_class)
     problems = read_problems(matrix, report.device_class)
     names = [cells.name for cells in problems]
@@ -192,7 +197,7 @@ def _problem(
     pool, protocol = cells.columns("pool"), cells.columns("protocol")
     shown = np.zeros(fates.shape, np.bool_)
     shown[:, pool + protocol] = fates[:, pool + protocol] == 1
-    witnessed = witnesses(cells, Truth())
+    witnessed, ratio = witnesses(cells, Truth()), _ratios(cells)
     worth: list[Worth | None] = [None] * len(cells.entries)
     for column, value in zip(
         pool, worths(shown[witnessed == 1][:, pool], [cells.entries[c].bytes for c in pool]), strict=True
@@ -202,7 +207,8 @@ def _problem(
     for line in report.protocols:
         head, at, k = line.name.partition("@")
         if at and head == OURS:
-            checkers[line.name] = _suite(cells, fates, int(k), known.get(cells.name, {}).get(int(k)))
+            columns = _chosen(cells, int(k), known.get(cells.name, {}).get(int(k)))
+            checkers[line.name] = Checker(tuple(columns), together(fates[:, columns]), ratio[:, columns])
         else:
             checkers[line.name] = _official(cells, line.name)
     return ProblemFacts(
@@ -212,15 +218,15 @@ def _problem(
         witnessed_official=witnesses(cells, Close(OFFICIAL)),
         shows=tuple(kill_classes(cells)),
         shown=shown,
-        ratio=_ratios(cells),
+        ratio=ratio,
         checkers=checkers,
         worths=tuple(worth),
     )
 
 
-def _suite(cells: ProblemCells, fates: Fates, k: int, known: Sequence[str] | None) -> Checker:
-    columns = select_suite(cells, k)[1] if known is None else [cells.by_uid(uid) for uid in known]
-    return Checker(tuple(columns), together(fates[:, columns]), _ratios(cells)[:, columns])
+def _chosen(cells: ProblemCells, k: int, known: Sequence[str] | None) -> list[int]:
+    """The suite that `coverage` counted."""
+    return select_suite(cells, k)[1] if known is None else [cells.by_uid(uid) for uid in known]
 
 
 def _official(cells: ProblemCells, name: str) -> Checker:

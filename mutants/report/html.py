@@ -40,6 +40,13 @@ class Missing:
     unknown: int
     catches: tuple[Catch, ...]
 
+    @property
+    def without(self) -> str:
+        """What is said where no input would catch anything."""
+        if not self.share.of:
+            return "unknown: cells are missing"
+        return "no single input" if self.missed else "nothing is missed"
+
 
 def render(facts: Facts | None, sources: Sources, scored: Scored | None = None, history: History | None = None) -> str:
     """The whole file.

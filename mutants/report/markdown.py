@@ -48,9 +48,8 @@ def _missing(facts: Facts) -> str:
             f"{escape(c.name)} ({c.alone})" if not n else f"with {escape(c.name)} ({c.together})"
             for n, c in enumerate(line.catches)
         ]
-        nothing = "nothing is missed" if not line.missed else "no single input"
         share = percent(line.share, True)
-        rows.append((line.name, f"{line.missed} of {line.share.of}", share, ", ".join(inputs) or nothing))
+        rows.append((line.name, f"{line.missed} of {line.share.of}", share, ", ".join(inputs) or line.without))
     return _table(("checker", "misses", "share (95 %)", "inputs that would catch it"), rows)
 
 
@@ -83,7 +82,7 @@ def _row(p: ProblemFacts, i: int, missed: list[str]) -> tuple[str, ...]:
     cheapest = min(catchers, key=lambda c: entries[c].bytes, default=None)
     caught = "-" if cheapest is None else escape(entry_label(entries[cheapest]))
     if len(catchers) > 1:
-        caught += f" (and {len(catchers) - 1} others)"
+        caught += f" (and {len(catchers) - 1} more)"
     name = f"{escape(mutant.operator)} ({escape(mutant.family)}): {escape(mutant.detail)}"
     place = f"{escape(p.name)}, {escape(p.substrates[mutant.substrate].name)}:{mutant.line}"
     return name, place, ", ".join(missed), near, caught

@@ -305,6 +305,18 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
     assert (text.read_bytes(), database.read_bytes()) == before
 
 
+def test_a_snapshot_is_of_one_moment_whatever_others_write(small: SmallMatrix) -> None:
+    with Matrix(small.matrix.path) as other:
+        with small.matrix.snapshot():
+            before = small.matrix.problems()
+            other.add_problem("later", "hash of later")
+            assert small.matrix.problems() == before
+        assert len(small.matrix.problems()) == len(before) + 1
+        with pytest.raises(KeyError), small.matrix.snapshot():
+            raise KeyError
+        small.matrix.add_problem("after a failure", "hash")  # the snapshot has ended
+
+
 def test_a_failed_batch_leaves_nothing_behind(small: SmallMatrix) -> None:
     good = Cell(small.mutants[0], small.entries[0], small.environment, "plain", 1, "pass", (0.0,))
     bad = Cell(10**9, small.entries[0], small.environment, "plain", 1, "pass", (0.0,))

@@ -231,7 +231,7 @@
       return { at, i, name: index.operators[operator][0], detail: index.families[family] + ": " + detail,
         kernel: index.problems[at] + ", " + substrate + ":" + line,
         cells: [said ? [said] : ["no input shows it"], label(at, mine),
-          best === null ? ["no admitted input"] : label(at, best, catching > 1 ? ", and " + (catching - 1) + " others" : "")] };
+          best === null ? ["no admitted input"] : label(at, best, catching > 1 ? ", and " + (catching - 1) + " more" : "")] };
     }
 
     function refresh() {
