@@ -80,9 +80,8 @@ def worths(kills: NDArray[np.bool_], cost: Sequence[int]) -> tuple[Worth, ...]:
     only = kills.sum(axis=1) == 1
     found = []
     for i, total in enumerate(totals):
-        over = [
-            j for j in np.flatnonzero(outside[i] == 0) if j != i and (totals[j] > total or (cost[j], j) < (cost[i], i))
-        ]
+        covering = [int(j) for j in np.flatnonzero(outside[i] == 0)]
+        over = [j for j in covering if j != i and (totals[j] > total or (cost[j], j) < (cost[i], i))]
         within = min(over, key=lambda j: (-totals[j], cost[j], j), default=-1) if total else -1
-        found.append(Worth(int(total), int(kills[only, i].sum()), int(within)))
+        found.append(Worth(int(total), int(kills[only, i].sum()), within))
     return tuple(found)

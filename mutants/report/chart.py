@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..coverage_report import Share
-from .history import History, Point
+from .history import NOTHING, Counts, History, Point
 
 WIDTH, HEIGHT = 300.0, 120.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 34.0, 8.0, 8.0, 18.0
@@ -44,20 +44,24 @@ class Chart:
 
 
 def charts(history: History) -> tuple[Chart, ...]:
-    """All families together, then one panel per family, by name; none of an empty history."""
+    """All families together, kernels that the policy wrote, then one panel per family; none of an empty history."""
     if not history.points:
         return ()
     families = sorted({name for p in history.points for name in p.families})
 
-    def of(name: str) -> Callable[[Point], tuple[int, int]]:
-        return lambda point: point.families.get(name, (0, 0))
+    def of(name: str) -> Callable[[Point], Counts]:
+        return lambda point: point.families.get(name, NOTHING)
 
-    panels = [("all families", lambda point: point.overall), *((name, of(name)) for name in families)]
+    panels: list[tuple[str, Callable[[Point], Counts]]] = [
+        ("all families", lambda point: point.overall),
+        ("kernels that the policy wrote", lambda point: point.bank),
+        *((name, of(name)) for name in families),
+    ]
     found = (_chart(title, history, counts) for title, counts in panels)
     return tuple(c for c in found if c is not None)
 
 
-def _chart(title: str, history: History, counts: Callable[[Point], tuple[int, int]]) -> Chart | None:
+def _chart(title: str, history: History, counts: Callable[[Point], Counts]) -> Chart | None:
     known = [(p, Share(*counts(p))) for p in history.points if counts(p)[1] > 0]
     if not known:
         return None
@@ -81,7 +85,7 @@ def _chart(title: str, history: History, counts: Callable[[Point], tuple[int, in
     def says(p: Point, s: Share) -> str:
         return f"{word} {_place(history, p)}: {100 * s.share:.1f} % ({s.detected} of {s.of})"
 
-    suites = [(history.at(p), p.suite) for p in history.points]
+    suites = [(history.at(p), p.suites) for p in history.points]
     changed = [at for (_, old), (at, new) in itertools.pairwise(suites) if old and new and old != new]
     worst_point, worst = min(known, key=lambda item: item[1].share)
     return Chart(

@@ -1,4 +1,4 @@
-"""Coverage over training steps: the JSON Lines that the watcher publishes."""
+"""Coverage over training steps: the JSON Lines that a watcher appends to, one object per pass (`watch_publish`)."""
 
 import json
 import math
@@ -9,41 +9,54 @@ from typing import Any
 
 from ...suites.errors import InputError
 
+Counts = tuple[int, int]
+"""(detected, witnessed) mutants."""
+NOTHING: Counts = (0, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What coverage was at one time.
+    """What coverage was at the end of one pass.
 
     Attributes:
         time: seconds since the epoch.
-        step: of the training; None where it is not known.
-        families: family -> (detected, witnessed).
-        stale: share of the cells that wait to be measured again; None where it is not known.
-        suite: hash of the suites in use, or "".
+        step: of the training; None where it is not known (it had not begun).
+        families: by family, of the mutants of our own substrates.
+        bank: of mutants of kernels that the policy wrote.
+        stale: share of the mutants that waited to be measured again.
+        suites: names the suites in use together; "" where it is not known.
     """
 
     time: float
     step: int | None
-    families: Mapping[str, tuple[int, int]]
-    stale: float | None = None
-    suite: str = ""
+    families: Mapping[str, Counts]
+    bank: Counts = NOTHING
+    stale: float = 0.0
+    suites: str = ""
 
     @property
-    def overall(self) -> tuple[int, int]:
-        """(detected, witnessed) over all families."""
+    def overall(self) -> Counts:
+        """All families together."""
         return sum(d for d, _ in self.families.values()), sum(w for _, w in self.families.values())
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All points in the order of the file, and how many lines said nothing (a watcher that was killed leaves one)."""
+    """The points of a file, in its order.
+
+    Attributes:
+        points: of a training where one is known, all others otherwise.
+        before: passes before the training, which are left out.
+        unread: lines that said nothing (a process that was killed leaves one).
+    """
 
     points: tuple[Point, ...]
+    before: int = 0
     unread: int = 0
 
     @property
     def by_step(self) -> bool:
-        """Whether every point knows its training step."""
+        """Whether the points stand at training steps, not at times."""
         return bool(self.points) and all(p.step is not None for p in self.points)
 
     def at(self, point: Point) -> float:
@@ -52,8 +65,8 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Read a history: one object per line with `time`, `step`, `coverage` {family: {`detected`, `witnessed`}}, `stale`
-    and `suite`.
+    """Read a history: per line `time`, `step`, `families` {family: {`detected`, `witnessed`}}, `bank` {`overall`},
+    `stale` {`share`} and `suites` {problem: {`hash`}}, of which the last three may be missing.
 
     Raises:
         InputError: the file cannot be read, or no line of it is a point.
@@ -65,26 +78,32 @@ def read_history(path: Path) -> History:
     found = [_point(line) for line in lines if line.strip()]
     points = tuple(p for p in found if p is not None)
     if found and not points:
-        raise InputError(
-            f"--history {path}: no line has `time` and `coverage`; give the file that the watcher publishes"
-        )
-    return History(points, len(found) - len(points))
+        raise InputError(f"--history {path}: no line has `time` and `families`; give a watcher's history.jsonl")
+    trained = tuple(p for p in points if p.step is not None)
+    kept = trained or points
+    return History(kept, len(points) - len(kept), len(found) - len(points))
 
 
 def _point(line: bytes) -> Point | None:
     try:
         value: Any = json.loads(line)
-        step, stale = value.get("step"), value.get("stale")
-        families = {
-            str(name): (int(counts["detected"]), int(counts["witnessed"])) for name, counts in value["coverage"].items()
-        }
+        step, bank = value.get("step"), (value.get("bank") or {}).get("overall")
+        suites = value.get("suites") or {}
         point = Point(
-            float(value["time"]),
-            None if step is None else int(step),
-            families,
-            None if stale is None else float(stale),
-            str(value.get("suite") or ""),
+            time=float(value["time"]),
+            step=None if step is None else int(step),
+            families={str(name): _counts(counts) for name, counts in value["families"].items()},
+            bank=NOTHING if bank is None else _counts(bank),
+            stale=float((value.get("stale") or {}).get("share", 0.0)),
+            suites=" ".join(f"{name}:{suites[name]['hash']}" for name in sorted(suites)),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
-    return point if math.isfinite(point.time) else None
+    return point if math.isfinite(point.time) and math.isfinite(point.stale) else None
+
+
+def _counts(counts: Mapping[str, Any]) -> Counts:
+    detected, witnessed = int(counts["detected"]), int(counts["witnessed"])
+    if not 0 <= detected <= witnessed:
+        raise ValueError("more detected than witnessed")
+    return detected, witnessed

@@ -1,6 +1,7 @@
 """The report as Markdown for a pull request: what is missed and by what it would be caught, then all counts."""
 
 import re
+from collections.abc import Sequence
 
 from ..coverage_table import markdown as counts
 from ..coverage_table import percent
@@ -36,7 +37,7 @@ def render_markdown(
     return "\n\n".join(parts) + "\n"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -99,7 +99,7 @@ def _disputed(judged: Sequence[Mapping[str, Any]], protocols: Sequence[str]) -> 
     by_row: dict[int, dict[str, Mapping[str, Any]]] = {}
     for record in judged:
         by_row.setdefault(record["row"], {})[record["protocol"]] = record
-    found = []
+    found: list[Disputed] = []
     for _, own in sorted(by_row.items()):
         accepts = {r["verdict"] == Outcome.CORRECT for r in own.values() if Outcome(r["verdict"]).decided}
         if len(accepts) == 2 and len(found) < _SHOWN:

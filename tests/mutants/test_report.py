@@ -21,6 +21,7 @@ from kernelward.mutants.report.scored import read_scored
 from kernelward.mutants.report.sources import change, collect
 from kernelward.mutants.report.visible import one_line, visible
 from kernelward.mutants.substrates import list_substrates
+from kernelward.mutants.watch_publish import append_history
 from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
 from kernelward.suites.protocol import load_protocol
@@ -151,18 +152,35 @@ def test_a_visible_text_can_be_written_and_hides_nothing(text: str) -> None:
 
 
 def point(time: float, step: int | None, detected: int, suite: str = "") -> Point:
-    return Point(time, step, {"indexing": (detected, 10)}, 0.0, suite)
+    return Point(time, step, {"indexing": (detected, 10)}, suites=suite)
 
 
 def test_a_history_with_a_torn_line_is_read_without_it(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
-    counts = {"indexing": {"detected": 9, "witnessed": 10}}
-    lines = [json.dumps({"time": t, "step": t, "coverage": counts, "stale": 0.1, "suite": "s"}) for t in (1, 2)]
-    path.write_text("\n".join([*lines, lines[0][:20], "[]", '{"time": "x"}']))
+    counts = {"indexing": {"detected": 9, "witnessed": 10, "unknown": 0}, "memory": {"detected": 1, "witnessed": 1}}
+    more = {
+        "bank": {"overall": {"detected": 1, "witnessed": 2}},
+        "stale": {"share": 0.1},
+        "suites": {"p": {"hash": "h"}},
+    }
+    steps = (None, 1, 2)
+    lines = [json.dumps({"time": 5, "step": step, "families": counts, **more}) for step in steps]
+    impossible = json.dumps({"time": 5, "step": 3, "families": {"memory": {"detected": 2, "witnessed": 1}}})
+    path.write_text("\n".join([*lines, lines[0][:20], "[]", '{"time": "x"}', impossible]))
     history = read_history(path)
     assert [p.step for p in history.points] == [1, 2]
-    assert history.unread == 3
-    assert history.points[0].overall == (9, 10)
+    assert (history.before, history.unread, history.by_step) == (1, 4, True)
+    first = history.points[0]
+    assert (first.overall, first.bank, first.stale, first.suites) == ((10, 11), (1, 2), 0.1, "p:h")
+
+
+def test_what_a_watcher_appends_is_read(tmp_path: Path) -> None:
+    counts = {"detected": 3, "witnessed": 4, "unknown": 1, "share": 0.75, "low": 0.2, "high": 1.0}
+    stale = {"mutants": 1, "of": 4, "share": 0.25}
+    published = {"time": 1.5, "step": None, "overall": counts, "families": {"memory": counts}, "bank": None}
+    append_history(tmp_path, {**published, "stale": stale, "suites": {}, "problems": {}, "official": {}})
+    (found,) = read_history(tmp_path / "history.jsonl").points
+    assert (found.overall, found.stale, found.step) == ((3, 4), 0.25, None)
 
 
 def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 def history_line(step: int, detected: int) -> str:
     families = {"<b>indexing</b>": {"detected": detected, "witnessed": 40}}
-    return json.dumps({"time": 1e9 + step, "step": step, "coverage": families, "stale": 0.0, "suite": "s"})
+    return json.dumps({"time": 1e9 + step, "step": step, "families": families})
 
 
 @pytest.fixture(scope="module")
