@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...suites.protocol import load_protocol
+from ..banked import PREFIX
 from ..coverage import OFFICIAL, OFFICIAL_PROTOCOLS, measure, select_suite
 from ..coverage_cells import (
     Close,
@@ -23,7 +24,7 @@ from ..coverage_cells import (
     together,
     witnesses,
 )
-from ..coverage_report import OURS, SUITE_K, Report
+from ..coverage_report import OURS, SUITE_K, Report, Share
 from ..matrix import Matrix
 from ..matrix_schema import CODES, EntryRow, MutantRow, SubstrateRow
 from .catch import Catch, Worth, best_catches, worths
@@ -61,7 +62,7 @@ class ProblemFacts:
 
     Attributes:
         cells: mutants that count, entries, and what was measured.
-        substrates: of this problem, by row id.
+        substrates: of this problem, by row id, without kernels that a policy wrote: those never count as correct.
         witnessed, witnessed_official: [mutants] 1 yes, 0 no, -1 undecided; at our tolerances and at 1e-2.
         shows: how each mutant shows at our tolerances: `value`, `race`, `hang`, `crash` or "".
         shown: [mutants, entries], which admitted entries show it at our tolerances.
@@ -108,17 +109,25 @@ class Facts:
         report: the counts.
         environments: what the cells were measured with.
         others: mutants that are not counted (compile errors, duplicates, ...), each with its substrate.
+        policy: the same as `problems` for mutants of kernels that a policy wrote, against suites chosen without them.
     """
 
     report: Report
     problems: tuple[ProblemFacts, ...]
     environments: tuple[Mapping[str, Any], ...]
     others: tuple[tuple[MutantRow, SubstrateRow], ...]
+    policy: tuple[ProblemFacts, ...] = ()
 
     @property
     def checkers(self) -> tuple[str, ...]:
         """Names of the protocols, in the order of the report."""
         return tuple(line.name for line in self.report.protocols)
+
+    def policy_share(self, checker: str) -> Share:
+        """How much of the faults in kernels that a policy wrote a checker detects."""
+        fates = [p.checkers[checker].fates[p.witnessed == 1] for p in self.policy]
+        count = {code: sum(int((f == code).sum()) for f in fates) for code in (1, 0, -1)}
+        return Share(count[1], count[1] + count[0], count[-1])
 
     def catches(self, checker: str, most: int = 3) -> tuple[Catch, ...]:
         """The kinds of input that would catch what a checker misses, over all problems."""
@@ -184,10 +193,16 @@ def _gather(matrix: Matrix, device_class: str | None) -> Facts:
         for cells in problems
         if cells.mutants
     ]
+    policy = [
+        _problem(cells, matrix, report, known=report.suites)
+        for cells in read_problems(matrix, report.device_class, "bank")
+        if cells.mutants and cells.name in report.suites
+    ]
     counted = {m.uid for facts in found for m in facts.cells.mutants}
     substrates = matrix.substrates()
-    others = [(m, substrates[m.substrate]) for m in matrix.mutants().values() if m.uid not in counted]
-    return Facts(report, tuple(found), tuple(matrix.environments().values()), tuple(others))
+    own = [m for m in matrix.mutants().values() if m.origin == "substrate"]
+    others = tuple((m, substrates[m.substrate]) for m in own if m.uid not in counted)
+    return Facts(report, tuple(found), tuple(matrix.environments().values()), others, tuple(policy))
 
 
 def _problem(
@@ -213,7 +228,7 @@ def _problem(
             checkers[line.name] = _official(cells, line.name)
     return ProblemFacts(
         cells=cells,
-        substrates=matrix.substrates(cells.id),
+        substrates={id: row for id, row in matrix.substrates(cells.id).items() if not row.name.startswith(PREFIX)},
         witnessed=witnessed,
         witnessed_official=witnesses(cells, Close(OFFICIAL)),
         shows=tuple(kill_classes(cells)),

@@ -176,7 +176,6 @@ def problem_block(p: ProblemFacts, sources: Sources) -> dict[str, Any]:
             "held": [int(h) for h in cells.held],
             "by": [int(n) for n in by.sum(axis=1)],
             "only": [cells.columns("pool")[int(row.argmax())] if row.sum() == 1 else -1 for row in by],
-            "bank": [int(m.origin == "bank") for m in cells.mutants],
             "hunks": [None if c is None else [[h.line, h.removed, list(h.added)] for h in c.hunks] for c in changes],
         },
         "fates": {name: [int(f) for f in checker.fates] for name, checker in p.checkers.items()},

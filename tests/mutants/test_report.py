@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernelward.mutants.matrix_schema import VARIANTS, Cell
+from kernelward.mutants.banked import PREFIX
+from kernelward.mutants.matrix_schema import VARIANTS, Cell, MutantRow, SubstrateRow
 from kernelward.mutants.mutant import generate
 from kernelward.mutants.report import pack
 from kernelward.mutants.report.catch import best_catches, worths
@@ -47,6 +48,22 @@ def test_a_survivor_names_the_asked_entry_that_came_closest_and_by_how_much(fact
     column, ratio = p.checkers["kernelbench"].closest(Reported.MISSED)
     assert p.cells.entries[column].recipe == load_protocol("kernelbench").entries[1].to_dict()
     assert ratio == pytest.approx(0.8)  # a margin of 0.008 at the tolerance of 0.01
+
+
+def test_kernels_that_a_policy_wrote_are_counted_apart_and_are_no_evidence_of_correctness(tmp_path: Path) -> None:
+    made = Reported(tmp_path / "m.sqlite")
+    row = SubstrateRow("of the bank", f"{PREFIX}abc", "cuda", "bank", made.problem, "admitted")
+    guest = made.matrix.add_substrate(row)
+    kinds = ("lt2le", "boundary", 1, "x", "ready", "", "", "bank")
+    made.mutants += made.matrix.add_mutants([MutantRow(f"bank-{i}", guest, *kinds) for i in range(2)])  # type: ignore[arg-type]
+    made.put(-1, (0.0, 1.0, 0.0), (0.5,) * 5)
+    made.put(-2, (0.0, 1.0, 0.0), (0.0,) * 5)
+    facts = gather(made.matrix)
+    share = facts.policy_share("kernelbench")
+    assert (share.detected, share.of) == (1, 2)
+    assert facts.report.get("kernelbench").ours.of == 5
+    assert guest not in facts.problems[0].substrates
+    assert not any(mutant.origin == "bank" for mutant, _ in facts.others)
 
 
 def test_an_unwitnessed_mutant_names_the_pool_entry_that_came_closest(facts) -> None:

@@ -141,7 +141,6 @@
     const state = { "1": "witnessed, shows by " + m.shows[i], "0": "unwitnessed", "-1": "undecided: cells are missing" };
     const facts = [m.family[i], data.name, substrate + " (" + backend + ", " + style + "), line " + m.line[i],
       state[m.witnessed[i]], m.held[i] ? "held-out half" : "selected half"];
-    if (m.bank[i]) facts.push("made from a kernel that a policy wrote");
     const parts = [el("h4", {}, m.operator[i] + ": " + m.detail[i]), el("p", { class: "quiet" }, facts.join("; "))];
     const lines = data.sources[own], hunks = m.hunks[i];
     if (lines && hunks) parts.push(diff(lines, hunks));
