@@ -41,7 +41,7 @@ from .calibrate_plan import (
     protocol_entries,
     protocol_rows,
 )
-from .clean_run import CleanRun, closest_text, failures_of, settle, unnoticed_by
+from .clean_run import closest_text, failures_of, settle, unnoticed_by
 from .evaluate import CellResult, Evaluator, environment
 from .interactions import members, members_first, survive_alone
 from .matrix import Matrix
@@ -156,6 +156,21 @@ class _Queue:
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Clean:
+    """What the clean run of a problem saw; a substrate that is in none of it met a fault of ours.
+
+    Attributes:
+        failures: by substrate, entries that it fails.
+        ratios: by substrate, err / tolerance on the entries that it passes.
+        unnoticed: entries that the forced failure passes.
+    """
+
+    failures: dict[str, dict[str, str]] = field(default_factory=dict)
+    ratios: dict[str, dict[str, float]] = field(default_factory=dict)
+    unnoticed: dict[str, str] = field(default_factory=dict)
+
+
 class Calibrator:
     """One run of the phases; see the module's text.
 
@@ -245,9 +260,11 @@ class Calibrator:
             for future in _as_done(waiting):
                 i = waiting[future]
                 found[i] = future.result()
+                problem = self.matrix.add_problem(targets[i].problem.id, targets[i].problem.hash)
+                self._store_entries(problem, found[i], "all")
                 self._remember(found[i])
+                memory.save()
                 self.report("pools", len(found), len(targets))
-        memory.save()
         return [(t, found[i]) for i, t in enumerate(targets)]
 
     def remember(self, pool: Pool) -> None:
@@ -273,29 +290,41 @@ class Calibrator:
     # ------------------------------------------------------------------ clean run
 
     def _clean(self, evaluator: Evaluator, pools: Sequence[tuple[Target, Pool]]) -> list[_Work]:
-        jobs: dict[Future[dict[str, str]], tuple[int, str]] = {}
-        failures: list[dict[str, dict[str, str]]] = [{} for _ in pools]
-        unnoticed: list[dict[str, str]] = [{} for _ in pools]
-        ratios: list[dict[str, dict[str, float]]] = [{} for _ in pools]
+        """Problems side by side; each is stored when its substrates are through, so a killed run keeps it."""
+        works: dict[int, _Work] = {}
+        jobs: dict[Future[_Clean], int] = {}
         with ThreadPoolExecutor(self.options.workers, thread_name_prefix="clean") as executor:
             for i, (target, pool) in enumerate(pools):
-                todo = [] if self._clean_before(target, pool) else self._used(target)
-                for substrate in todo:
-                    passed: dict[str, float] = {}
-                    ratios[i][substrate.name] = passed
-                    job = executor.submit(failures_of, evaluator, target.problem, pool, substrate, passed)
-                    jobs[job] = i, substrate.name
-                if todo:
-                    jobs[executor.submit(unnoticed_by, evaluator, target.problem, pool, todo[0])] = i, ""
-            for done, future in enumerate(_as_done(jobs), 1):
-                i, name = jobs[future]
-                if name:
-                    failures[i][name] = future.result()
+                if self._clean_before(target, pool) or not self._used(target):
+                    works[i] = self._work(target, pool, _Clean())
                 else:
-                    unnoticed[i] = future.result()
+                    jobs[executor.submit(self._clean_one, evaluator, target, pool)] = i
+            for done, future in enumerate(_as_done(jobs), 1):
+                i = jobs[future]
+                works[i] = self._work(*pools[i], future.result())
                 self.report("clean run", done, len(jobs))
-        answers = zip(pools, failures, unnoticed, ratios, strict=True)
-        return [self._work(t, pool, settle(found, blind), near) for (t, pool), found, blind, near in answers]
+        return [works[i] for i in range(len(pools))]
+
+    def _clean_one(self, evaluator: Evaluator, target: Target, pool: Pool) -> "_Clean":
+        found = _Clean()
+        for substrate in self._used(target):
+            passed: dict[str, float] = {}
+            for attempt in range(2):
+                try:
+                    found.failures[substrate.name] = failures_of(evaluator, target.problem, pool, substrate, passed)
+                    found.ratios[substrate.name] = passed
+                    break
+                except ChildFailure as failure:  # nothing is known about the substrate: it waits for the next run
+                    if attempt:
+                        self._fault(f"clean run of {substrate.name}: {failure}")
+        if found.failures:
+            known = next(s for s in self._used(target) if s.name in found.failures)
+            try:
+                found.unnoticed |= unnoticed_by(evaluator, target.problem, pool, known)
+            except ChildFailure as failure:
+                self._fault(f"forced failure for {target.problem.id}: {failure}")
+                return _Clean()
+        return found
 
     def _used(self, target: Target) -> list[Substrate]:
         return [s for s in target.substrates if s.backend in self.options.backends]
@@ -308,8 +337,9 @@ class Calibrator:
         used = self._used(target)
         return bool(used) and all(s.hash in had for s in used)
 
-    def _work(self, target: Target, pool: Pool, clean: CleanRun, ratios: Mapping[str, Mapping[str, float]]) -> _Work:
+    def _work(self, target: Target, pool: Pool, found: "_Clean") -> _Work:
         """Store entries and substrates as the clean run leaves them; without a new one they stay as they are."""
+        clean = settle(found.failures, found.unnoticed)
         id = self.matrix.add_problem(target.problem.id, target.problem.hash)
         there = {row.hash: row for row in self.matrix.substrates(id).values()}
         before = self._clean_before(target, pool)
@@ -323,6 +353,8 @@ class Calibrator:
         self._store_entries(id, pool, "protocol" if before else "all")
         work = _Work(target, id, pool, self._questions(id, pool))
         for substrate in self._used(target):
+            if not before and substrate.name not in found.failures:
+                continue
             why = clean.quarantined.get(substrate.name, "")
             row = SubstrateRow(
                 substrate.hash,
@@ -331,7 +363,7 @@ class Calibrator:
                 substrate.style,
                 id,
                 "quarantined" if why else "admitted",
-                f"{mark}: {why}" if why else mark + closest_text(ratios.get(substrate.name, {})),
+                f"{mark}: {why}" if why else mark + closest_text(found.ratios[substrate.name]),
             )
             row = there[substrate.hash] if before else row
             row_id = self.matrix.add_substrate(row)
