@@ -87,11 +87,13 @@ def _ask_pool(run: KernelRun, pool: Sequence[Asked], done: CellsDone, found: lis
 def _ask_official(run: KernelRun, group: Official, done: CellsDone, found: list[tuple[int, CellResult]]) -> None:
     if any((asked.id, asked.question.variant) in done for asked in group.asked):
         return  # a row is stored as a whole: the group was asked as far as it goes
+    known = {id: cell for id, cell in found if cell.variant == "plain"}  # groups may share a draw
     for asked in group.asked:
-        cell = _cell(run, asked.question, 1)
+        cell = known.get(asked.id) or _cell(run, asked.question, 1)
         if cell is None:
             continue
-        found.append((asked.id, cell))
+        if asked.id not in known:
+            found.append((asked.id, cell))
         if cell.margin > group.loosest or cell.cls in ("crash", "hang"):
             return
 
