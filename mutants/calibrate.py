@@ -536,7 +536,7 @@ class Calibrator:
         """The states of a batch; those that were screened before are not compiled again."""
         there = self.matrix.mutants(queue.work.problem_id, state="ready")
         fresh = [m for m in batch if ids[m.id] not in there]
-        answers = screener.screen(fresh, queue.substrate, queue.seen) if fresh else []
+        answers = screener.screen(fresh, queue.substrate, queue.seen, queue.work.target.problem) if fresh else []
         self.matrix.set_mutant_states(
             (ids[m.id], s.state, s.code_hash, s.how) for m, s in zip(fresh, answers, strict=True)
         )

@@ -8,7 +8,9 @@ unwitnessed, which is another word for another thing.
 What is hashed: device code as NVRTC's cubin for one fixed architecture (sm_90), host code as g++'s library against the
 header that candidates get on a GPU, and the syntax tree of the Python around them. Debug information, comments, layout
 and names of local variables do not count. Extensions that this path cannot build count by the library that the CPU
-emulator's translation compiles to. Triton's kernels and whatever no compiler here takes count by their syntax tree.
+emulator's translation compiles to. Triton's kernels count by the PTX that they compile to (sm_90) when the model is
+called on inputs of the problem's shapes, if that code is the same for all shapes (`triton_code`); what is not so, and
+whatever no compiler here takes, counts by its syntax tree.
 
 All compiling happens in sandboxed children: a mutant is hostile code, and its module level has to run to know what it
 would build.
@@ -16,26 +18,30 @@ would build.
 
 import ast
 import hashlib
+import importlib.util
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from ..reward.cuda.engine_compile import prepare, python_hash
 from ..reward.sandbox.failure import ChildFailure
 from ..reward.sandbox.limits import Limits
 from ..reward.sandbox.session import ChildSession, Zygote
+from ..suites.errors import InputError
+from ..suites.problem import Problem
 from .mutant import Backend, Mutant, Substrate
+from .triton_code import call_of, compiled_functions
 
 State = Literal["ready", "compile-error", "duplicate", "equivalent"]
-How = Literal["nvrtc", "emulator", "source"]
+How = Literal["nvrtc", "ptx", "emulator", "source"]
 
 LOAD_S = 120.0
 PER_CHILD = 100
 """Candidates that one child compiles before a fresh one takes over: compilers in a process keep memory."""
 KNOWN_HOST_TEXTS = 200
 """Host texts of one substrate whose compiled code is remembered: the first few are those that come again."""
-_ORDER: tuple[How, ...] = ("source", "emulator", "nvrtc")
+_ORDER: tuple[How, ...] = ("source", "emulator", "ptx", "nvrtc")
 
 
 class ScreenError(RuntimeError):
@@ -49,7 +55,7 @@ class Screened:
     Attributes:
         state: `duplicate` and `equivalent` mean identical compiled code, of an earlier mutant or of the substrate.
         code_hash: of the compiled code, 64 hexadecimal digits; "" where it does not compile.
-        how: the weakest means that the hash rests on: `nvrtc`, `emulator`, `source` (no compiler).
+        how: the weakest means that the hash rests on: `nvrtc`, `ptx`, `emulator`, `source` (no compiler).
         detail: the compiler's first message, the id that a duplicate repeats, or why no compiler was used.
     """
 
@@ -67,8 +73,11 @@ class Screener:
         self.backend = backend
         if backend == "cuda":
             prepare()  # here, where it may take its time: a zygote has to be ready within two minutes
-        self._zygote = Zygote("cuda-compile") if backend == "cuda" else None
+        self._zygote: Zygote | None = None
+        if backend == "cuda" or importlib.util.find_spec("triton") is not None:
+            self._zygote = Zygote(f"{backend}-compile")
         self._host_code: dict[str, dict[str, str]] = {}
+        self._calls: dict[tuple[str, str], dict[str, Any] | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -80,13 +89,18 @@ class Screener:
             self._zygote.close()
 
     def screen(
-        self, mutants: Iterable[Mutant], substrate: Substrate, seen: dict[str, str] | None = None
+        self,
+        mutants: Iterable[Mutant],
+        substrate: Substrate,
+        seen: dict[str, str] | None = None,
+        problem: Problem | None = None,
     ) -> list[Screened]:
         """Screen the mutants of one substrate, in their order.
 
         Args:
             seen: hash of compiled code -> id of the mutant that had it first, "" for the substrate; from earlier
                 mutants of this substrate, and extended. The substrate is compiled where its hash is not among them.
+            problem: the substrate's; without it, Triton's kernels are not compiled.
 
         Raises:
             ScreenError: the substrate does not compile.
@@ -94,7 +108,7 @@ class Screener:
         """
         # By substrate: what a child says of a host text is believed for that substrate's mutants alone.
         known = self._host_code.setdefault(substrate.hash, {})
-        with _Bench(self._zygote, known) as bench:
+        with _Bench(self._zygote, known, self._call(substrate, problem)) as bench:
             first = {} if seen is None else seen
             if "" not in first.values():
                 original = bench.compile(substrate.source)
@@ -103,11 +117,26 @@ class Screener:
                 first[original.code_hash] = ""
             return [_placed(bench.compile(mutant.source), mutant.id, first) for mutant in mutants]
 
+    def _call(self, substrate: Substrate, problem: Problem | None) -> dict[str, Any] | None:
+        """What Triton's kernels are compiled for; None where they are not, or for CUDA."""
+        if self.backend == "cuda" or self._zygote is None or problem is None:
+            return None
+        key = substrate.hash, problem.hash
+        if key not in self._calls:
+            try:
+                call = call_of(problem)
+                with _Bench(self._zygote, {}, call) as bench:
+                    # What does not compile so may compile where it runs; its mutants count by their text.
+                    self._calls[key] = call if bench.compile(substrate.source).state == "ready" else None
+            except (InputError, ValueError):
+                self._calls[key] = None
+        return self._calls[key]
 
-def screen(mutants: Sequence[Mutant], substrate: Substrate) -> list[Screened]:
+
+def screen(mutants: Sequence[Mutant], substrate: Substrate, problem: Problem | None = None) -> list[Screened]:
     """`Screener.screen` for one substrate alone; starting a screener takes seconds, so share one between substrates."""
     with Screener(substrate.backend) as screener:
-        return screener.screen(mutants, substrate)
+        return screener.screen(mutants, substrate, problem=problem)
 
 
 def _placed(compiled: Screened, name: str, first: dict[str, str]) -> Screened:
@@ -128,11 +157,13 @@ class _Bench:
     Args:
         zygote: where children come from; None where nothing is compiled.
         host_code: hash of compiled host code by its text's; extended, so that g++ compiles no text twice.
+        call: what Triton's kernels are compiled for, see `triton_code.call_of`; None for CUDA, or to compile none.
     """
 
-    def __init__(self, zygote: Zygote | None, host_code: dict[str, str]) -> None:
+    def __init__(self, zygote: Zygote | None, host_code: dict[str, str], call: dict[str, Any] | None = None) -> None:
         self._zygote = zygote
         self._host_code = host_code
+        self._call = call
         self._session: ChildSession | None = None
         self._loads = 0
 
@@ -157,11 +188,13 @@ class _Bench:
             ast.parse(source)
         except (SyntaxError, ValueError, RecursionError) as error:
             return Screened("compile-error", detail=f"{type(error).__name__}: {error}")
-        if self._zygote is None:
+        if self._zygote is None or (self._call is None and self._zygote.mode == "triton-compile"):
             return Screened("ready", python_hash(source))
         failure: ChildFailure | None = None
         for _ in range(2):
             try:
+                if self._call is not None:
+                    return _with_ptx(self._child(self._zygote).load(source, {"call": self._call}).compiled, source)
                 found = self._child(self._zygote).load(source, {"host_code": dict(self._host_code)}).compiled
                 return _summed(self._noted(found), source)
             except ChildFailure as caught:
@@ -199,6 +232,22 @@ def _summed(found: Sequence[dict[str, str]], source: str) -> Screened:
     digest = hashlib.sha256("\n".join(f"{item['code']} {item['message']}" for item in found).encode())
     why = next((item["why"] for item in found if "why" in item), "")
     return Screened("ready", digest.hexdigest(), kinds[0], why)
+
+
+def _with_ptx(found: Sequence[dict[str, str]], source: str) -> Screened:
+    """One hash over PTX and the text of whatever it does not speak for."""
+    why = next((item.get("why", "") for item in found if item["code"] == "source"), "")
+    if why or not found:
+        return Screened("ready", python_hash(source), "source", why or "no kernel is launched")
+    varying = {item.get("kernel", "") for item in found if item.get("always") != "yes"}
+    launched = {item.get("kernel", "") for item in found} - varying
+    compiled = compiled_functions(source, launched)
+    codes = sorted(f"{item.get('kernel', '')} {item['message']}" for item in found)
+    digest = hashlib.sha256("\n".join((*codes, python_hash(source, compiled=compiled))).encode()).hexdigest()
+    rest = launched - compiled | varying
+    if rest:
+        return Screened("ready", digest, "source", f"{', '.join(sorted(rest))}: other calls may be compiled otherwise")
+    return Screened("ready", digest, "ptx")
 
 
 def _first_line(message: str, limit: int = 300) -> str:

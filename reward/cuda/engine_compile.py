@@ -211,18 +211,23 @@ def _digest(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def python_hash(source: str, extensions: Sequence[ExtensionSource] = ()) -> str:
+def python_hash(
+    source: str, extensions: Sequence[ExtensionSource] = (), compiled: Collection[str] = frozenset()
+) -> str:
     """Hash of a module's syntax tree: layout, comments and docstrings do not count.
 
     Args:
         source: Python that parses.
         extensions: string constants that equal a source text of theirs do not count either: compiling speaks for them.
+        compiled: functions whose bodies do not count, for the same reason.
     """
     texts = {text for extension in extensions for text in (*extension.cpp, *extension.cuda)}
     tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in texts:
             node.value = ""
+        elif isinstance(node, ast.FunctionDef) and node.name in compiled:
+            node.body = [ast.Pass()]
         elif isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
     return hashlib.sha256(ast.dump(tree).encode("utf-8", "surrogatepass")).hexdigest()

@@ -158,6 +158,7 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
     "torch": TorchEngine,
     "triton": _lazy(f"{_REWARD}.triton.engine", "TritonEngine"),
     "triton-interpreter": _lazy(f"{_REWARD}.triton.engine", "InterpreterEngine"),
+    "triton-compile": _lazy(f"{_REWARD}.triton.engine_compile", "TritonCompileEngine"),
     "cuda": _lazy(f"{_REWARD}.cuda.engine_gpu", "CudaEngine"),
     "cuda-emulator": _lazy(f"{_REWARD}.cuda.engine_cpu", "EmulatorEngine"),
     "cuda-compile": _lazy(f"{_REWARD}.cuda.engine_compile", "CompileEngine"),

@@ -10,6 +10,7 @@ from kernelward.reward.cuda.compiled_code import code_hash
 from kernelward.reward.cuda.engine_compile import python_hash
 from kernelward.reward.sandbox.limits import Limits
 from kernelward.reward.sandbox.session import Zygote
+from kernelward.suites.problem import find_problem
 
 SOURCE = (Path(__file__).parents[2] / "examples" / "kernels" / "cuda" / "relu.py").read_text()
 SUBSTRATE = Substrate("cuda/relu", "relu", "cuda", "naive", SOURCE)
@@ -127,6 +128,79 @@ def test_triton_counts_by_its_syntax_tree() -> None:
     found = screen(mutants(*sources, substrate=substrate), substrate)
     assert [item.state for item in found] == ["equivalent", "ready", "compile-error"]
     assert {item.how for item in found} == {"source"}
+
+
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def positive(v):
+    return tl.maximum(v, 0.0)
+
+
+@triton.jit
+def relu_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i, mask=i < n)
+    tl.store(y_ptr + i, positive(x), mask=i < n)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        n = x.numel()
+        relu_kernel[(triton.cdiv(n, 256),)](x, y, n, BLOCK=256)
+        return y
+"""
+
+
+@pytest.fixture(scope="module")
+def triton_screener() -> Iterator[Screener]:
+    pytest.importorskip("triton", reason="Triton's kernels are compiled where Triton is installed")
+    with Screener("triton") as made:
+        yield made
+
+
+def by_ptx(screener: Screener, source: str, *sources: str) -> list[Screened]:
+    substrate = Substrate("triton/relu", "relu", "triton", "naive", source)
+    problem = find_problem("relu", Path(__file__).parents[2] / "examples" / "problems")
+    return screener.screen(mutants(*sources, substrate=substrate), substrate, problem=problem)
+
+
+def test_triton_counts_by_its_code_where_that_is_the_same_for_all_shapes(triton_screener: Screener) -> None:
+    cases = {
+        "same code": changed("return tl.maximum(v, 0.0)", "least = 0.0\n    return tl.maximum(v, least)", KERNEL),
+        "a divisor of the declared size": changed("mask=i < n)", "mask=i < n // 16 * 16)", KERNEL),
+        "host code": changed("(triton.cdiv(n, 256),)", "(n // 256,)", KERNEL),
+        "another constant": changed("0.0)", "1.0)", KERNEL),
+        "the same, computed": changed("0.0)", "2.0 - 1.0)", KERNEL),
+        "no such value": changed("positive(x)", "positive(x + nothing)", KERNEL),
+        "shapes do not fit": changed("positive(x)", "positive(x[:, None] + tl.arange(0, 2)[None, :])", KERNEL),
+        "raises": changed("n = x.numel()", "n = x.number()", KERNEL),
+    }
+    found = dict(zip(cases, by_ptx(triton_screener, KERNEL, *cases.values()), strict=True))
+    assert {case: (item.state, item.how) for case, item in found.items()} == {
+        "same code": ("equivalent", "ptx"),
+        "a divisor of the declared size": ("ready", "ptx"),
+        "host code": ("ready", "ptx"),
+        "another constant": ("ready", "ptx"),
+        "the same, computed": ("duplicate", "ptx"),
+        "no such value": ("compile-error", "source"),
+        "shapes do not fit": ("compile-error", "source"),
+        "raises": ("ready", "source"),
+    }
+    assert "nothing" in found["no such value"].detail
+    assert "number" in found["raises"].detail
+
+
+def test_triton_code_that_depends_on_shapes_counts_by_its_text_as_well(triton_screener: Screener) -> None:
+    source = changed("BLOCK=256)", "BLOCK=triton.next_power_of_2(x.shape[1]) // 64)", KERNEL)
+    (same,) = by_ptx(triton_screener, source, changed("i = tl", "i = 0 + tl", source))
+    assert (same.state, same.how) == ("ready", "source")
+    assert "relu_kernel" in same.detail
 
 
 def test_documentation_does_not_count_in_python() -> None:
