@@ -449,7 +449,9 @@
         });
       });
     }
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => maps.forEach((draw) => draw()));
+    for (const query of ["(prefers-color-scheme: dark)", "print"]) {
+      matchMedia(query).addEventListener("change", () => maps.forEach((draw) => draw()));
+    }
     addEventListener("hashchange", opened);
     opened();
     document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds since the page began to load
