@@ -60,7 +60,7 @@
     let text = amount(ratioOf(code));
     if (code <= ONE && Number(text) >= 1) text = "just below 1";
     if (code > ONE && Number(text) <= 1) text = "just above 1";
-    return (code > ONE ? "shown: " : "passes: ") + text + " of the tolerance";
+    return (code > ONE ? "shown: " : "passes: ") + text + " \u00d7 tolerance";
   }
 
   const kills = (code) => code > ONE || (code >= STATE.crash && code <= STATE.value);
@@ -289,7 +289,7 @@
     const families = [...new Set(m.family)].sort();
     const rank = (i) => families.indexOf(m.family[i]) * 1e6 + [1, 2, 0][m.witnessed[i] + 1] * -1 + (1e3 - m.by[i]);
     const rows = Array.from({ length: n }, (_, i) => i).sort((a, b) => rank(a) - rank(b));
-    const left = 110, top = 150, w = Math.max(7, Math.min(22, Math.floor(690 / Math.max(1, columns.length))));
+    const left = 110, top = 150, w = Math.max(7, Math.min(22, Math.floor(630 / Math.max(1, columns.length))));
     const h = n <= 80 ? 13 : n <= 300 ? 8 : n <= 1200 ? 4 : n <= 5000 ? 2 : 1;
     const canvas = el("canvas", { tabindex: "0", role: "application", "aria-roledescription": "heat map",
       "aria-label": "Heat map of " + n + " mutants by " + columns.length + " entries; arrow keys move, Enter shows the mutant" });
