@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from ..reward.bank import BankError, KernelBank, bank_path
 from ..reward.config import RewardConfig
@@ -170,14 +169,11 @@ def _list(options: PromoteOptions) -> int:
     if not found:
         console.print(f"no proposals in {options.proposals}", highlight=False)
         return 0
-    table = Table(box=None, pad_edge=False)
-    for name in ("proposal", "why", "false accepts", "gain", "KiB", "may be promoted"):
-        table.add_column(name)
     for p in found:
-        gain = "" if p.gained is None else f"{p.gained:+.2%}"
-        cost = f"{p.bytes_before >> 10} -> {p.bytes_after >> 10}"
-        table.add_row(p.id, p.why, str(len(p.cases)), gain, cost, p.validity.objection or "yes")
-    console.print(table)
+        reason = f"{len(p.cases)} false accepts" if p.gained is None else f"{p.gained:+.2%} of the witnessed mutants"
+        cost = f"{p.bytes_before >> 10} KiB -> {p.bytes_after >> 10} KiB"
+        said = f"not to be promoted: {p.validity.objection}" if p.validity.objection else "may be promoted"
+        console.print(f"{p.id}: {reason}; {cost}; {said}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
