@@ -363,7 +363,7 @@ class Calibrator:
                 substrate.style,
                 id,
                 "quarantined" if why else "admitted",
-                f"{mark}: {why}" if why else mark + closest_text(found.ratios[substrate.name]),
+                f"{mark}: {why}" if why else mark + closest_text(found.ratios.get(substrate.name, {})),
             )
             row = there[substrate.hash] if before else row
             row_id = self.matrix.add_substrate(row)
