@@ -60,7 +60,8 @@ def test_the_direction_check_sees_every_form_of_import(line: str, rooms: set[str
 def test_every_folder_with_modules_is_a_shipped_package() -> None:
     shipped = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"].values())
     folders = {str(m.parent.relative_to(ROOT)) for room in (*ROOMS, "configs") for m in modules(room)}
-    assert folders == shipped
+    data = {folder for folder in folders if folder.startswith("mutants/substrates/")}  # candidates, shipped as files
+    assert folders - data == shipped
 
 
 @pytest.mark.parametrize("room", ROOMS)
