@@ -47,7 +47,7 @@ def verdict_key(task: Task, protocol_hash: str, suite_hash: str | None, engine: 
             "engine": engine,
             "run": hashlib.sha256(task.run_key).hexdigest(),
             "epoch": task.epoch,
-            "entries": [task.all_entries, task.only_entry, task.seed],
+            "entries": [task.all_entries, task.only_entry, task.seed, task.audit],
             "speed": task.speed,
         }
     )

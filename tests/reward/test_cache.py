@@ -42,10 +42,25 @@ def test_a_verdict_comes_back_marked_as_cached() -> None:
         {"only_entry": "own-1"},
         {"seed": 1},
         {"speed": True},
+        {"audit": True},
     ],
 )
 def test_whatever_can_change_a_verdict_changes_its_key(change: dict) -> None:
     assert key(replace(TASK, **change)) != key()
+
+
+def test_a_verdict_that_turned_out_wrong_is_dropped_everywhere(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "run.sqlite", b"key")
+    cache = VerdictCache(8, store)
+    wrong = replace(CORRECT, candidate="c", problem_hash="p")
+    cache.put("epoch 0", wrong)
+    cache.put("epoch 1", wrong)
+    cache.put("other candidate", replace(wrong, candidate="d"))
+    cache.put("other problem", replace(wrong, problem_hash="q"))
+    cache.drop("c", "p")
+    for reader in (cache, VerdictCache(8, store)):
+        kept = [k for k in ("epoch 0", "epoch 1", "other candidate", "other problem") if reader.get(k) is not None]
+        assert kept == ["other candidate", "other problem"]
 
 
 def test_protocol_suite_and_engine_are_part_of_the_key() -> None:

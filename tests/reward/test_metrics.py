@@ -26,6 +26,14 @@ def test_shares_count_every_completion() -> None:
     assert values["kw/verdicts_per_minute"] == 90.0
 
 
+def test_a_verdicts_time_is_that_of_the_candidates_that_were_judged() -> None:
+    def took(seconds: float, cached: bool = False, outcome: Outcome = Outcome.CORRECT) -> Verdict:
+        return Verdict(outcome, seconds=seconds, cached=cached)
+
+    paid = [took(1.0), took(3.0), took(9.0, cached=True), took(99.0, outcome=Outcome.INFRA_ERROR)]
+    assert summarise("kw", "kernelward", CallStats(paid, {}, 2.0, 3))["kw/seconds_per_verdict"] == 2.0
+
+
 def test_disagreement_is_reported_in_both_directions() -> None:
     paid = verdicts(Outcome.CORRECT, Outcome.CORRECT, Outcome.INCORRECT, Outcome.CORRECT)
     other = verdicts(Outcome.CORRECT, Outcome.INCORRECT, Outcome.CORRECT, Outcome.INFRA_ERROR)
