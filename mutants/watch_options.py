@@ -1,7 +1,7 @@
 """How a watcher works."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,9 +55,12 @@ class WatchOptions:
     def from_json(cls, text: str) -> Self:
         """Inverse of `to_json`."""
         values: dict[str, Any] = json.loads(text)
-        names = {f.name for f in fields(cls)}
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k in names}
-        return cls(**{k: Path(v) if k in _PATHS and v is not None else v for k, v in plain.items()})
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+            elif name in _PATHS and value is not None:
+                values[name] = Path(value)
+        return cls(**values)
 
     def step(self) -> int | None:
         """The trainer's step; None where its file does not say."""
