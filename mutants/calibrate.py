@@ -250,6 +250,7 @@ class Calibrator:
         todo = [i for i in range(len(targets)) if i not in found]
         if not todo:
             return [(t, found[i]) for i, t in enumerate(targets)]
+        self._wait_free()
         with ProcessPoolExecutor(
             min(len(todo), self.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
         ) as executor:
@@ -260,8 +261,7 @@ class Calibrator:
             for future in _as_done(waiting):
                 i = waiting[future]
                 found[i] = future.result()
-                problem = self.matrix.add_problem(targets[i].problem.id, targets[i].problem.hash)
-                self._store_entries(problem, found[i], "all")
+                self._store_answers(found[i], known[i])
                 self._remember(found[i])
                 memory.save()
                 self.report("pools", len(found), len(targets))
@@ -272,6 +272,13 @@ class Calibrator:
         self._store_entries(self.matrix.add_problem(pool.problem.id, pool.problem.hash), pool, "all")
         self._remember(pool)
         self._memory.save()
+
+    def _store_answers(self, pool: Pool, known: Mapping[str, Admission]) -> None:
+        """What the gate said just now, so that a run which is killed need not ask again; the rest stays as it is."""
+        problem = self.matrix.add_problem(pool.problem.id, pool.problem.hash)
+        gate = self._gate_identity(pool.problem)
+        fresh = [a for a in pool.admissions if a.entry.id not in known]
+        self.matrix.add_entries([_with_gate(EntryRow.of(problem, a, self.device_class), gate) for a in fresh])
 
     def _remember(self, pool: Pool) -> None:
         own = [a.entry.id for a in pool.admissions if a.entry.id not in pool.extra]
@@ -309,6 +316,7 @@ class Calibrator:
         found = _Clean()
         for substrate in self._used(target):
             passed: dict[str, float] = {}
+            self._wait_free()
             for attempt in range(2):
                 try:
                     found.failures[substrate.name] = failures_of(evaluator, target.problem, pool, substrate, passed)
@@ -459,6 +467,11 @@ class Calibrator:
 
     def _late(self) -> bool:
         return time.monotonic() > self._deadline
+
+    def _wait_free(self) -> None:
+        """Wait until the device is free, for what is finished in any case; not after `stop`."""
+        while self._free is not None and self._deadline and not self._free():
+            time.sleep(_FREE_POLL_S)
 
     def _may_run(self) -> bool:
         """Wait until the device is free; False where the budget ends before."""

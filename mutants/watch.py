@@ -37,7 +37,8 @@ from .watch_files import Files, changed_kinds, replace_file, versions
 from .watch_options import WatchOptions
 
 ROOT = Path(__file__).resolve().parent
-GRACE_S = 25.0  # that a pass may take to publish when it is asked to end
+GRACE_S = 25.0  # that a pass may take to publish when it is asked to end while it measures
+PREPARE_S = 600.0  # the same before it measures: what it prepares is needed by the next pass too
 STOP_S = 10.0
 IDLE_S = 30.0  # before another pass where one got nothing done
 _RETRY_S = (5.0, 300.0)  # after a failure: at first, and at most
@@ -109,13 +110,15 @@ class _Pass:
     """A pass that is running.
 
     Attributes:
-        output: memory file with what it prints: its result, or its error.
+        output, errors: memory files with what it prints.
+        began: by the clock of files.
         ending: when it was asked to end.
     """
 
     process: subprocess.Popen[bytes]
     output: int
     errors: int
+    began: float
     ending: float | None = None
 
     def text(self, fd: int) -> str:
@@ -228,7 +231,7 @@ class Supervisor:
             stderr=errors,
             start_new_session=True,
         )
-        self._pass = _Pass(process, output, errors)
+        self._pass = _Pass(process, output, errors, time.time())
         self._publish_status("measuring")
 
     def _attend(self, running: _Pass, outdated: bool) -> None:
@@ -236,8 +239,10 @@ class Supervisor:
             if outdated and running.ending is None:
                 running.process.terminate()
                 running.ending = time.monotonic()
-            elif running.ending is not None and time.monotonic() - running.ending > GRACE_S:
-                running.process.kill()  # what it committed is kept
+            elif running.ending is not None:
+                grace = GRACE_S if self._published_since(running.began) else PREPARE_S
+                if time.monotonic() - running.ending > grace:
+                    running.process.kill()  # what it committed is kept
             return
         self._pass = None
         try:
@@ -245,6 +250,12 @@ class Supervisor:
         finally:
             os.close(running.output)
             os.close(running.errors)
+
+    def _published_since(self, began: float) -> bool:
+        try:
+            return (self.options.out / "coverage.json").stat().st_mtime >= began
+        except OSError:
+            return False
 
     def _conclude(self, running: _Pass) -> None:
         state, code = self._state, running.process.returncode
