@@ -17,6 +17,7 @@ would build.
 """
 
 import ast
+import contextlib
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Sequence
@@ -77,7 +78,7 @@ class Screener:
         if backend == "cuda" or importlib.util.find_spec("triton") is not None:
             self._zygote = Zygote(f"{backend}-compile")
         self._host_code: dict[str, dict[str, str]] = {}
-        self._calls: dict[tuple[str, str], dict[str, Any] | None] = {}
+        self._calls: dict[tuple[str, str], tuple[dict[str, Any] | None, Screened | None]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -108,28 +109,30 @@ class Screener:
         """
         # By substrate: what a child says of a host text is believed for that substrate's mutants alone.
         known = self._host_code.setdefault(substrate.hash, {})
-        with _Bench(self._zygote, known, self._call(substrate, problem)) as bench:
+        call, original = self._call(substrate, problem)
+        with _Bench(self._zygote, known, call) as bench:
             first = {} if seen is None else seen
             if "" not in first.values():
-                original = bench.compile(substrate.source)
+                original = original or bench.compile(substrate.source)
                 if original.state == "compile-error":
                     raise ScreenError(f"the substrate {substrate.name} does not compile: {original.detail}")
                 first[original.code_hash] = ""
             return [_placed(bench.compile(mutant.source), mutant.id, first) for mutant in mutants]
 
-    def _call(self, substrate: Substrate, problem: Problem | None) -> dict[str, Any] | None:
-        """What Triton's kernels are compiled for; None where they are not, or for CUDA."""
+    def _call(self, substrate: Substrate, problem: Problem | None) -> tuple[dict[str, Any] | None, Screened | None]:
+        """What Triton's kernels are compiled for, and the substrate's code; None where they are not, or for CUDA."""
         if self.backend == "cuda" or self._zygote is None or problem is None:
-            return None
+            return None, None
         key = substrate.hash, problem.hash
         if key not in self._calls:
-            try:
+            self._calls[key] = None, None
+            with contextlib.suppress(InputError, ValueError):
                 call = call_of(problem)
                 with _Bench(self._zygote, {}, call) as bench:
-                    # What does not compile so may compile where it runs; its mutants count by their text.
-                    self._calls[key] = call if bench.compile(substrate.source).state == "ready" else None
-            except (InputError, ValueError):
-                self._calls[key] = None
+                    original = bench.compile(substrate.source)
+                # What does not compile so may compile where it runs; its mutants count by their text.
+                if original.state == "ready":
+                    self._calls[key] = call, original
         return self._calls[key]
 
 
