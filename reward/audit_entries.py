@@ -61,6 +61,8 @@ def audit_candidates(
     shapes: list[dict[str, Any]] = next((variants for variants in found if variants), [])
     declared: list[dict[str, Any]] = [{}] if not shapes or _declared_is_small(problem, device_class) else []
     entries = [Entry.make(n, params=p, constants=shape) for n, p in recipes for shape in (*shapes, *declared)]
+    if not recipes:  # no input whose values are free to change: other draws of its own
+        entries = [Entry.make("own", constants=shape, draw=1) for shape in (*shapes, *declared)]
     rest = sorted(
         (entry for entry in entries if entry.id not in excluded),
         key=lambda entry: derive_seed(run_key, "audit", problem.hash, entry.id),

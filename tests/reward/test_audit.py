@@ -127,6 +127,12 @@ def test_entries_of_an_audit_are_in_no_suite_and_differ_between_runs(example: Ca
     assert first not in {e.id for e in audit_candidates(problem, KEY, "cpu", excluded={first})}
 
 
+def test_a_problem_whose_inputs_are_indices_is_audited_by_its_own_draws(example: Callable[[str], Problem]) -> None:
+    chosen = list(audit_candidates(example("embedding_sum"), KEY, "cpu"))
+    assert chosen
+    assert {(e.generator, e.draw) for e in chosen} == {("own", 1)}
+
+
 # --- what counts ------------------------------------------------------------------------------------------------------
 
 
