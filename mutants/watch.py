@@ -269,6 +269,7 @@ class Supervisor:
             self._publish_status("waiting")
         elif running.ending is not None:
             state.again = time.monotonic()
+            self._say(f"pass {state.number} was overtaken by changes (code {code})")
         else:
             state.failures += 1
             delay = min(_RETRY_S[1], _RETRY_S[0] * 2 ** (state.failures - 1))

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,19 +21,26 @@ from ..reward.lease import DeviceLease
 from ..reward.sandbox import linux
 from ..suites.errors import InputError
 from .watch_options import WatchOptions
-from .watch_priority import give_way
+from .watch_priority import EAGER, EAGER_S, give_way
 
 PUBLISH_S = 20.0  # between two publications of one pass
 WRONG_INPUT, NO_RESULT = 2, 3
 
 
-def run_pass(options: WatchOptions, number: int, changed: Iterable[str], stopped: list[Callable[[], None]]) -> dict:
+def run_pass(
+    options: WatchOptions,
+    number: int,
+    changed: Iterable[str],
+    stopped: list[Callable[[], None]],
+    told: Callable[[], Any] = int,
+) -> dict:
     """Measure what is stale, for as long as the budget lasts, and publish.
 
     Args:
         number: of the pass.
         changed: the kinds that were noticed.
         stopped: gets a function that ends the pass early.
+        told: called when what is known has been published, before and while mutants are measured.
 
     Returns:
         What was published, with `faults`: infrastructure faults, which leave a mutant for the next pass.
@@ -57,7 +65,7 @@ def run_pass(options: WatchOptions, number: int, changed: Iterable[str], stopped
         from .banked import with_guests
 
         targets = with_guests(targets, bank)
-    publisher = _Publisher(options, number, tuple(changed), bank)
+    publisher = _Publisher(options, number, tuple(changed), bank, told)
     targets = publisher.use_suites(targets, device)
     calibration = CalibrateOptions(
         targets=tuple(targets),
@@ -124,11 +132,19 @@ def _none_broken(found: list[str], folders: list[Path], out: Path) -> None:
 
 
 class _Publisher:
-    def __init__(self, options: WatchOptions, number: int, changed: tuple[str, ...], bank: KernelBank | None) -> None:
+    def __init__(
+        self,
+        options: WatchOptions,
+        number: int,
+        changed: tuple[str, ...],
+        bank: KernelBank | None,
+        told: Callable[[], Any],
+    ) -> None:
         self.options = options
         self.number = number
         self.changed = changed
         self.bank = bank
+        self._told = told
         self._host: Any = None
         self._published = 0.0
 
@@ -161,6 +177,7 @@ class _Publisher:
         """Of the calibration: publishes when the mutants begin, and now and then while they are measured."""
         if phase == "mutants" and (done == 0 or time.monotonic() - self._published > PUBLISH_S):
             self._publish(total - done)
+            self._told()
 
     def final(self) -> dict[str, Any]:
         """The publication at the end of the pass, which history keeps."""
@@ -235,11 +252,15 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
-    give_way(options.nice)
+    eager = min(EAGER, options.nice) if request["changed"] else options.nice
+    give_way(eager)
+    patience = threading.Timer(EAGER_S, give_way, [options.nice])
+    patience.daemon = True
+    patience.start()
     from .matrix_schema import MatrixError
 
     try:
-        result = run_pass(options, request["pass"], request["changed"], stopped)
+        result = run_pass(options, request["pass"], request["changed"], stopped, told=lambda: give_way(options.nice))
     except InputError as error:
         print(error, file=sys.stderr)
         return WRONG_INPUT

@@ -6,7 +6,8 @@ its own: nice 19 gets 50 % of the core, SCHED_BATCH 50 %, SCHED_IDLE 50 %, nicen
 and those that would start a session of their own stay in one of that weight (`reward.sandbox.linux.new_session`).
 
 Niceness 11 weighs 87 against the 1024 of a process that is not nice: at most 8 % of a core that somebody else could use
-all of, and still enough to answer an edit within a minute where both cores are busy; 19 would be 1.5 %.
+all of; 19 would be 1.5 %. A pass that answers an edit takes stock at niceness 4 (29 %), which is five seconds of
+computing, so that its first publication comes within a minute where all cores are busy.
 """
 
 import os
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from ..reward.sandbox import linux
 
 NICE = 11
+EAGER = 4
+EAGER_S = 30.0  # for so long at most, by the clock on the wall
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_IDLE = 3 << 13
@@ -40,6 +43,8 @@ class Priority:
 def give_way(nice: int = NICE) -> Priority:
     """Lower this process for good, in a session of its own: the weight is that of all processes in it.
 
+    From any thread; threads and processes that the first one starts from now on inherit what it has.
+
     Args:
         nice: 1 to 19; 0 changes nothing.
 
@@ -47,12 +52,13 @@ def give_way(nice: int = NICE) -> Priority:
         OSError: it leads a process group in somebody else's session.
     """
     if nice <= 0:
-        return Priority(os.nice(0), session=False, io=False)
-    if os.getsid(0) != os.getpid():
+        return Priority(os.getpriority(os.PRIO_PROCESS, 0), session=False, io=False)
+    me = os.getpid()
+    if os.getsid(0) != me:
         os.setsid()
-    os.setpriority(os.PRIO_PROCESS, 0, max(nice, os.getpriority(os.PRIO_PROCESS, 0)))
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-    return Priority(os.getpriority(os.PRIO_PROCESS, 0), linux.lighten_session(), _idle_io())
+    os.setpriority(os.PRIO_PROCESS, me, max(nice, os.getpriority(os.PRIO_PROCESS, me)))
+    os.sched_setscheduler(me, os.SCHED_BATCH, os.sched_param(0))
+    return Priority(os.getpriority(os.PRIO_PROCESS, me), linux.lighten_session(), _idle_io())
 
 
 def _idle_io() -> bool:

@@ -178,13 +178,13 @@ def lighten_session() -> bool:
     Returns:
         Whether it has it now. False for other processes, and where the kernel has no autogroups.
     """
-    if os.sched_getscheduler(0) != os.SCHED_BATCH:
+    if os.sched_getscheduler(os.getpid()) != os.SCHED_BATCH:  # of its first thread, whichever one asks
         return False
     try:
         group = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return False
-    nice = str(os.getpriority(os.PRIO_PROCESS, 0)).encode()
+    nice = str(os.getpriority(os.PRIO_PROCESS, os.getpid())).encode()
     try:
         for _ in range(4):
             try:
