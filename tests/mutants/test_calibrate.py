@@ -1,0 +1,292 @@
+"""A calibration from end to end: a tiny problem, kernels of its own, the real sandbox, emulator and matrix."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kernelward.mutants.calibrate import CLEAN_RUN, CalibrateOptions, Calibrator, Tally
+from kernelward.mutants.calibrate_command import folders_and_ids, run_calibrate, seconds_of
+from kernelward.mutants.calibrate_plan import find_targets, ordered
+from kernelward.mutants.coverage import measure
+from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.mutant import FAMILIES, generate
+from kernelward.mutants.substrates import list_substrates
+from kernelward.suites.errors import InputError
+from kernelward.suites.suite import load_suite
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x) + x.sum(dim=1, keepdim=True)
+
+
+rows, columns = 8, 64
+
+
+def get_inputs():
+    return [torch.rand(rows, columns)]
+
+
+def get_init_inputs():
+    return []
+"""
+KERNEL = '''"""Relu plus the sum of its row.
+problem: ramped
+style: naive
+"""
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+CUDA = r"""
+#include <torch/extension.h>
+__global__ void k(const float* x, float* y, int rows, int columns) {
+    int r = blockIdx.x * blockDim.x + threadIdx.x;
+    if (r < rows) {
+        float sum = 0.0f;
+        for (int c = 0; c < columns; ++c) sum += x[r * columns + c];
+        for (int c = 0; c < columns; ++c) y[r * columns + c] = fmaxf(x[r * columns + c], 0.0f) + sum;
+    }
+}
+torch::Tensor run(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    int rows = x.size(0), columns = x.size(1);
+    k<<<(rows + 31) / 32, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), rows, columns);
+    return y;
+}
+"""
+extension = load_inline(name="ramped", cpp_sources="torch::Tensor run(torch::Tensor x);", cuda_sources=CUDA,
+                        functions=["run"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return extension.run(x.contiguous())
+'''
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of problems and one of substrates: a right kernel, and one that is wrong for negative numbers."""
+    root = tmp_path_factory.mktemp("world")
+    (root / "problems").mkdir()
+    (root / "problems" / "ramped.py").write_text(PROBLEM)
+    (root / "kernels" / "cuda").mkdir(parents=True)
+    (root / "kernels" / "cuda" / "right.py").write_text(KERNEL)
+    wrong = KERNEL.replace("fmaxf(x[r * columns + c], 0.0f)", "x[r * columns + c]")
+    (root / "kernels" / "cuda" / "wrong.py").write_text(wrong)
+    return root
+
+
+def options(world: Path, out: Path, budget_s: float = 900.0, per_substrate: int = 8) -> CalibrateOptions:
+    targets = tuple(find_targets([world / "problems"], substrates=world / "kernels"))
+    return CalibrateOptions(targets, out, budget_s=budget_s, backends=("cuda",), per_substrate=per_substrate)
+
+
+def calibrate(how: CalibrateOptions) -> Tally:
+    with Matrix(how.matrix_path) as matrix:
+        return Calibrator(how, matrix, lambda *_: None).run()
+
+
+@pytest.fixture(scope="module")
+def first(world: Path) -> tuple[Tally, CalibrateOptions]:
+    how = options(world, world / "out")
+    return calibrate(how), how
+
+
+@pytest.mark.timeout(600)
+def test_it_fills_a_matrix_from_which_our_entries_detect_more_than_the_official_check(
+    first: tuple[Tally, CalibrateOptions],
+) -> None:
+    tally, how = first
+    assert tally.evaluations > 100
+    assert tally.faults == []
+    assert not tally.out_of_time
+    with Matrix(how.matrix_path) as matrix:
+        report = measure(matrix, device_class="cpu")
+        (problem,) = matrix.problems()
+        assert len(matrix.entries(problem, role="pool")) >= 30
+    assert report.witnessed["ours"]["yes"] >= 4
+    ours, official = report.get("kernelward@3").ours, report.get("kernelbench").ours
+    assert ours.detected >= official.detected
+    assert ours.unknown == official.unknown == 0
+
+
+def test_a_planted_wrong_substrate_is_quarantined_and_has_no_mutants(first: tuple[Tally, CalibrateOptions]) -> None:
+    tally, how = first
+    assert list(tally.quarantined) == ["cuda/wrong"]
+    with Matrix(how.matrix_path) as matrix:
+        status = {row.name: row.status for row in matrix.substrates().values()}
+        assert status == {"cuda/right": "admitted", "cuda/wrong": "quarantined"}
+        wrong = [id for id, row in matrix.substrates().items() if row.name == "cuda/wrong"]
+        assert all(row.substrate not in wrong for row in matrix.mutants().values())
+
+
+@pytest.mark.timeout(600)
+def test_a_second_run_with_nothing_changed_evaluates_nothing(first: tuple[Tally, CalibrateOptions]) -> None:
+    _, how = first
+    again = calibrate(how)
+    assert (again.evaluations, again.mutants, again.faults) == (0, 0, [])
+
+
+@pytest.mark.timeout(600)
+def test_two_runs_agree_byte_for_byte(world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path) -> None:
+    """Mutants and cells, from the same pool; the seconds of a cell are left out of what must agree."""
+    _, how = first
+    other = options(world, without_mutants(how, tmp_path))
+    calibrate(other)
+    found = []
+    for each in (how, other):
+        with Matrix(each.matrix_path) as matrix:
+            cells = matrix.query(
+                "SELECT m.uid, e.uid, c.variant, c.seeds, c.class, c.errs, c.margin FROM cells c "
+                "JOIN mutants m ON m.id = c.mutant JOIN entries e ON e.id = c.entry ORDER BY 1, 2, 3"
+            )
+            states = matrix.query("SELECT uid, operator, state, code_hash FROM mutants ORDER BY uid")
+            found.append((cells, states))
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 100
+
+
+def without_mutants(how: CalibrateOptions, folder: Path) -> Path:
+    """A copy of a calibration in which the gate has answered and nothing else has happened."""
+    copy = shutil.copytree(how.out, folder / "copy")
+    with Matrix(copy / "matrix.sqlite") as matrix, matrix.transaction() as connection:
+        for table in ("cells", "rows", "mutants", "substrates"):
+            connection.execute(f"DELETE FROM {table}")
+    return Path(copy)
+
+
+@pytest.mark.timeout(600)
+def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
+    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
+) -> None:
+    out = without_mutants(first[1], tmp_path)
+    code = textwrap.dedent(
+        """
+        import sys
+        from kernelward.mutants.cli import main
+        if __name__ == "__main__":
+            main()
+        """
+    )
+    script = tmp_path / "command.py"
+    script.write_text(code)
+    arguments = ["calibrate", "--problems", str(world / "problems"), "--substrates", str(world / "kernels")]
+    arguments += ["--out", str(out), "--per-substrate", "4", "--backend", "cuda"]
+    child = subprocess.Popen(
+        [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    path = out / "matrix.sqlite"
+    deadline = time.monotonic() + 300
+    try:
+        while _rows(path) < 1 and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.2)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    before = _rows(path)
+    assert before >= 1
+    tally = calibrate(options(world, out, per_substrate=4))
+    assert not tally.out_of_time
+    assert tally.seconds["clean run"] < 30
+    with Matrix(path) as matrix:
+        ready = len(matrix.mutants(state="ready"))
+    assert _rows(path) == ready
+    assert tally.mutants <= 4 - before + 1  # what was done is not done again
+
+
+def _rows(path: Path) -> int:
+    if not path.is_file():
+        return 0
+    with Matrix(path) as matrix:
+        return int(matrix.query("SELECT count(*) FROM rows")[0][0])
+
+
+@pytest.mark.timeout(600)
+def test_the_command_writes_a_suite_that_carries_its_coverage(
+    world: Path, first: tuple[Tally, CalibrateOptions], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, how = first
+    code = run_calibrate(
+        [str(world / "problems")],
+        budget="300s",
+        out=how.out,
+        device="cpu",
+        backends=["cuda"],
+        substrates=world / "kernels",
+        per_substrate=8,
+        export_delta=how.out / "delta.xz",
+        as_json=True,
+    )
+    assert code == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["tally"]["evaluations"] == 0
+    (line,) = shown["suites"]
+    suite = load_suite(how.out / "suites" / "ramped.yaml")
+    assert suite.calibrated
+    assert suite.hash == line["suite"]
+    assert suite.entries[0].entry.generator in ("normal", "own")
+    assert suite.coverage is not None
+    assert suite.coverage["kernelward"]["detected"] == line["detected"]
+    assert (how.out / "delta.xz").stat().st_size < 2 << 20
+    with Matrix(how.out / "elsewhere.sqlite") as other:
+        report = other.import_delta(how.out / "delta.xz")
+        assert report.added > 100
+        assert measure(other).get("kernelward@3").ours == measure(Matrix(how.matrix_path)).get("kernelward@3").ours
+
+
+def test_an_oracle_with_a_loose_tolerance_is_noticed_by_the_forced_failure(
+    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
+) -> None:
+    """A tolerance that lets zeros pass drops its entry before any mutant is put to it."""
+    _, how = first
+    loose = options(world, without_mutants(how, tmp_path), budget_s=0.0)
+    with Matrix(loose.matrix_path) as matrix:
+        (problem,) = matrix.problems()
+        rows = matrix.entries(problem, role="pool").values()
+        admitted = next(row for row in rows if row.admitted and row.measured is not None)
+        matrix.add_entry(replace(admitted, measured={**(admitted.measured or {}), "tolerance": [5.0]}))
+        tally = Calibrator(loose, matrix, lambda *_: None).run()
+        kept = {row.uid: row for row in matrix.entries(problem, role="pool").values()}
+    assert ("ramped", admitted.uid) in tally.dropped
+    assert not kept[admitted.uid].admitted
+    assert kept[admitted.uid].reason == CLEAN_RUN
+
+
+def test_any_beginning_of_the_order_of_mutants_is_a_fair_sample_of_families() -> None:
+    substrate = next(s for s in list_substrates() if s.name == "cuda/layernorm__vec4")
+    made = generate(substrate)
+    order = ordered(made)
+    assert sorted(m.id for m in order) == sorted(m.id for m in made)
+    there = {m.family for m in made}
+    assert {m.family for m in order[: len(there)]} == there
+    assert there <= set(FAMILIES)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("25m", 1500), ("1.5h", 5400), ("7", 7)])
+def test_budgets_are_read(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_bad_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="--budget 'soon'"):
+        seconds_of("soon")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="name a folder of problems"):
+        folders_and_ids(["relu"])
+    with pytest.raises(InputError, match="nothing to calibrate"):
+        find_targets([tmp_path])
+    assert os.getcwd() == str(tmp_path)
