@@ -259,8 +259,8 @@ class Supervisor:
 
     def _conclude(self, running: _Pass) -> None:
         state, code = self._state, running.process.returncode
-        if code == 0:
-            result = json.loads(running.text(running.output))
+        result = _result(running.text(running.output))
+        if result is not None:  # also where it was ended while it was leaving
             state.failures, state.error = 0, None
             stale = result["stale"]["mutants"]
             if stale:
@@ -307,6 +307,14 @@ class Supervisor:
             replace_file(self.options.out / "watch.json", json.dumps(found) + "\n")
         except OSError as error:
             self._say(f"{self.options.out / 'watch.json'}: {error.strerror or error}")
+
+
+def _result(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _line(result: dict[str, Any]) -> str:

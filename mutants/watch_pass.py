@@ -270,7 +270,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (MatrixError, BankError) as error:
         print(f"{error}; it is tried again later", file=sys.stderr)
         return NO_RESULT
-    print(json.dumps(result))
+    print(json.dumps(result), flush=True)
     return 0
 
 
