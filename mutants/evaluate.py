@@ -22,13 +22,15 @@ from ..reward.sandbox.engine import variants
 from ..reward.sandbox.failure import ChildFailure
 from ..reward.sandbox.limits import Limits
 from ..reward.sandbox.session import ChildSession, RunReply, Zygote
+from ..reward.trial import REDRAWS, STRAIN
 from ..reward.truth_cache import SingleFlight
 from ..reward.verdict import Outcome
 from ..suites.compare import allclose_margin, normalised_error
 from ..suites.draw import draw_entry, entry_dtype
 from ..suites.entry import Entry
+from ..suites.envelope import draw_errors, strain
 from ..suites.hashing import derive_seed
-from ..suites.oracle import ReferenceFlags, Truth, compute_truth, reference_outputs
+from ..suites.oracle import OracleError, ReferenceFlags, Truth, compute_truth, reference_outputs
 from ..suites.problem import RNG_LOCK, Problem
 from ..suites.validity import Measured
 from ..suites.version import version
@@ -165,13 +167,24 @@ class Evaluator:
         """
         entry, measured = question.entry, question.measured
 
-        def compute() -> _Draw:
+        def drawn_once(redraw: int) -> tuple[float, _Draw]:
             with RNG_LOCK:
-                drawn = draw_entry(problem, entry, matrix_seed(problem, entry, index), self.device)
+                drawn = draw_entry(problem, entry, matrix_seed(problem, entry, index, redraw), self.device)
                 state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
                 truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None)
+                worse = strain(draw_errors(drawn, truth), measured.tolerance) if measured else 0.0
                 official = tuple(reference_outputs(drawn, OFFICIAL_FLAGS))
-            return _Draw(drawn.inputs, drawn.init_inputs, state, drawn.seed, drawn.model_seed, truth, official)
+            return worse, _Draw(drawn.inputs, drawn.init_inputs, state, drawn.seed, drawn.model_seed, truth, official)
+
+        def compute() -> _Draw:
+            fixed = measured is None or entry.seed_policy == "kernelbench"  # official draws are what they are
+            found = [drawn_once(0)]
+            while not fixed and found[-1][0] > 1.0 and len(found) < REDRAWS:
+                found.append(drawn_once(len(found)))
+            worse, draw = min(found, key=lambda item: item[0])
+            if not fixed and worse > STRAIN:
+                raise OracleError("unlucky-draw", f"{REDRAWS} draws in a row on which float32 errs far more than usual")
+            return draw
 
         return self._draws.get((problem.hash, entry.id, index, measured is not None), compute)
 
@@ -180,9 +193,15 @@ class Evaluator:
         return KernelRun(self, source, backend, problem)
 
 
-def matrix_seed(problem: Problem, entry: Entry, index: int) -> int:
-    """The seed of one of a cell's draws: public and fixed, so that two machines fill the same cell."""
-    return derive_seed(b"kernelward matrix", problem.hash, entry.id, index)
+def matrix_seed(problem: Problem, entry: Entry, index: int, redraw: int = 0) -> int:
+    """The seed of one of a cell's draws: public and fixed, so that two machines fill the same cell.
+
+    Args:
+        index: which draw of the cell.
+        redraw: how often it was drawn before, worse conditioned than what the tolerance was measured on.
+    """
+    again = ("redraw", redraw) if redraw else ()
+    return derive_seed(b"kernelward matrix", problem.hash, entry.id, index, *again)
 
 
 class KernelRun:

@@ -1,6 +1,5 @@
 """One candidate before its judge: its child process, and the entries that are put to it one after another."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..suites.draw import entry_dtype
+from ..suites.envelope import strain
 from ..suites.hashing import derive_seed
 from ..suites.oracle import OracleError
 from ..suites.protocol import ProtocolSpec
-from ..suites.tolerance import ENVELOPE_FACTOR
 from .compare_reply import Judged, differs, judge_reply
 from .gate import ByteBudget, DeviceGate
 from .plan import STATE_FACTOR, Plan, Question
@@ -222,10 +221,10 @@ class Trial:
             for redraw in range(REDRAWS):
                 seed = self.seed(question, redraw)
                 reference = self.host.reference(self.task, self.spec, question, seed)
-                strain = _strain(reference, question)
-                if best is None or strain < best[0]:
-                    best = strain, seed, reference
-                if strain <= 1.0:
+                worse = strain(reference.draw_errors, _tolerances(question))
+                if best is None or worse < best[0]:
+                    best = worse, seed, reference
+                if worse <= 1.0:
                     break
             assert best is not None
             return best[1], best[2] if best[0] <= STRAIN else None
@@ -292,7 +291,7 @@ class Trial:
                 other = self.host.reference(self.task, self.spec, question, seed, second=True)
             except (OracleError, MemoryError):
                 return first, outputs, reference
-        if _strain(other, question) > STRAIN:
+        if strain(other.draw_errors, _tolerances(question)) > STRAIN:
             return first, outputs, reference
         self._asked_twice = True
         judged, again = self._run(question, other, seed, once=True)
@@ -420,17 +419,8 @@ class Trial:
             return None
 
 
-def _strain(reference: Reference, question: Question) -> float:
-    """How much worse this draw is conditioned than any that the tolerance comes from; at most 1 for those.
-
-    The tolerance is four times what implementations known to be right erred by when it was measured. Beyond 1 an honest
-    candidate may err by several times as much as another one, and so by more than the tolerance.
-    """
-    if question.measured is None:
-        return 0.0
-    pairs = zip(reference.draw_errors, question.measured.tolerance, strict=False)  # () without truth
-    ratios = (ENVELOPE_FACTOR * error / tolerance if tolerance else math.inf for error, tolerance in pairs if error)
-    return max(ratios, default=0.0)
+def _tolerances(question: Question) -> tuple[float, ...]:
+    return () if question.measured is None else question.measured.tolerance
 
 
 def _build_key(question: Question, reference: Reference) -> tuple[Any, ...]:

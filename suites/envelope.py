@@ -13,6 +13,7 @@ from .controls import control_errors
 from .emulate import MEMBERS, Member, member_outputs
 from .oracle import OracleError, ReferenceFlags, Truth, cast_inputs, reference_outputs, run_forward
 from .slices import SlicePlan, find_plan
+from .tolerance import ENVELOPE_FACTOR
 
 if TYPE_CHECKING:
     from .draw import Drawn
@@ -195,3 +196,18 @@ def draw_errors(drawn: "Drawn", truth: Truth) -> tuple[float, ...]:
             err = normalised_error(y.to(truth.output_dtypes[i]), truth.outputs[i], truth.scales[i], truth.selection(i))
             errors[i] = max(errors[i], err)
     return tuple(errors)
+
+
+def strain(errors: Sequence[float], tolerances: Sequence[float]) -> float:
+    """How much worse a draw is conditioned than any that the tolerances come from; at most 1 for those.
+
+    A tolerance is four times what implementations known to be right erred by when it was measured. Beyond 1 an honest
+    candidate may err by several times as much as another one, and so by more than the tolerance.
+
+    Args:
+        errors: `draw_errors`, one per output; () = nothing is known.
+        tolerances: one per output.
+    """
+    pairs = zip(errors, tolerances, strict=False)
+    ratios = (ENVELOPE_FACTOR * error / tolerance if tolerance else math.inf for error, tolerance in pairs if error)
+    return max(ratios, default=0.0)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from kernelward.suites.draw import draw_entry
 from kernelward.suites.entry import Entry
-from kernelward.suites.envelope import WITNESS_BYTES, draw_errors
+from kernelward.suites.envelope import WITNESS_BYTES, draw_errors, strain
 from kernelward.suites.oracle import compute_truth
 from kernelward.suites.problem import Problem, problem_from_source
 
@@ -60,3 +60,11 @@ def test_a_problem_that_cannot_be_emulated_keeps_the_references_own_error() -> N
     truth = compute_truth(drawn)
     assert torch.isfinite(torch.tensor(truth.reference_errors)).all()
     assert draw_errors(drawn, truth) == truth.reference_errors
+
+
+def test_strain_is_measured_against_what_the_tolerance_comes_from() -> None:
+    assert strain((1e-6,), (4e-6,)) == pytest.approx(1.0)
+    assert strain((1e-6, 3e-6), (4e-6, 4e-6)) == pytest.approx(3.0)
+    assert strain((0.0,), (0.0,)) == 0.0
+    assert strain((1e-9,), (0.0,)) == float("inf")
+    assert strain((), (1e-6,)) == 0.0

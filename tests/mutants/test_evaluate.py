@@ -1,0 +1,125 @@
+"""Cells of the matrix: what a kernel's answers to one entry come to."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
+from kernelward.suites.entry import Entry
+from kernelward.suites.problem import Problem, problem_from_source
+from kernelward.suites.validity import Measured, admit
+
+UNEVEN = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, s):
+        return (x + s) - s
+rows = 65
+def get_inputs():
+    return [torch.rand(rows, 33), torch.tensor(1e5 if torch.rand(()) < 0.3 else 1.0)]
+def get_init_inputs():
+    return []
+"""
+ROWS = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+rows = 8
+def get_inputs():
+    return [torch.rand(rows, 33)]
+def get_init_inputs():
+    return []
+"""
+
+
+def cell(cls: str, err: float, margin: float = 0.0) -> CellResult:
+    return CellResult("e", "strict", 1, cls, (err,), margin, 0.5)  # type: ignore[arg-type]
+
+
+def test_a_cell_over_several_draws_is_as_mild_as_the_mildest_of_them() -> None:
+    both = merged([cell("value", 0.3, 0.2), cell("pass", 1e-7, 1e-8)])
+    assert (both.cls, both.seeds, both.errs, both.margin, both.killed) == ("pass", 2, (1e-7,), 1e-8, False)
+    assert both.seconds == 1.0
+    assert merged([cell("crash", math.inf), cell("value", 0.3)]).cls == "value"
+    assert merged([cell("race", 0.1)] * 3).killed
+
+
+@pytest.fixture(scope="module")
+def uneven() -> tuple[Problem, Measured]:
+    problem = problem_from_source(UNEVEN, "uneven")
+    measured = admit(problem, Entry.make(), seeds=2).measured
+    assert measured is not None
+    return problem, replace(measured, tolerance=(6e-3,))
+
+
+def test_draws_worse_conditioned_than_the_gate_has_seen_are_drawn_again(uneven: tuple[Problem, Measured]) -> None:
+    problem, measured = uneven
+    evaluator = Evaluator()
+    draws = [evaluator.draw(problem, Question(Entry.make(), measured), i) for i in range(12)]
+    assert {float(d.inputs[1]) for d in draws} == {1.0}  # type: ignore[arg-type]
+    plain = [evaluator.draw(problem, Question(Entry.make()), i) for i in range(12)]
+    assert 1e5 in {float(d.inputs[1]) for d in plain}  # type: ignore[arg-type]
+
+
+def test_official_draws_are_what_they_are(uneven: tuple[Problem, Measured]) -> None:
+    problem, measured = uneven
+    entries = [Entry.make(seed_policy="kernelbench", draw=i, draw_device="cpu") for i in range(5)]
+    evaluator = Evaluator()
+    for entry in entries:
+        held, free = (evaluator.draw(problem, Question(entry, m, "plain"), 0) for m in (measured, None))
+        assert float(held.inputs[1]) == float(free.inputs[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("body", "cls"),
+    [
+        ("return torch.relu(x)", "pass"),
+        ("return x", "value"),
+        ("return torch.relu(x)[:1]", "value"),
+        ("x.zero_()\n        return torch.relu(x)", "value"),
+        ("raise RuntimeError('broken')", "crash"),
+        ("import os\n        os._exit(3)", "crash"),
+    ],
+)
+def test_what_a_kernel_does_decides_the_class_of_its_cell(body: str, cls: str) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    entry = Entry.make("normal")
+    measured = admit(problem, entry, seeds=2).measured
+    source = f"import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        {body}\n"
+    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+        found = run.cell(Question(entry, measured), 3)
+    assert found is not None
+    assert found.cls == cls
+    assert found.seeds == (1 if cls == "pass" else 3)
+
+
+def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_is() -> None:
+    problem = problem_from_source(ROWS, "rows")
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+        "        raise ValueError("this shape is not supported")\n"
+    )
+    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+        changed = run.cell(Question(Entry.make("normal", constants={"rows": 5})))
+        declared = run.cell(Question(Entry.make("normal")))
+    assert changed is not None
+    assert declared is not None
+    assert (changed.cls, changed.killed) == ("refused", False)
+    assert (declared.cls, declared.killed) == ("crash", True)
+
+
+def test_a_kernel_that_cannot_be_loaded_has_no_cells() -> None:
+    problem = problem_from_source(ROWS, "rows")
+    with (
+        Evaluator() as evaluator,
+        evaluator.open("raise ValueError('no')", "torch", problem) as run,
+        pytest.raises(KernelBroken, match="no"),
+    ):
+        run.cell(Question(Entry.make("normal")))
+
+
+def test_an_environment_names_engine_and_versions() -> None:
+    found = environment(Evaluator(), "cuda")
+    assert (found["engine"], found["device_class"]) == ("cuda-emulator", "cpu")
+    assert {"torch", "kernelward"} <= set(found)
