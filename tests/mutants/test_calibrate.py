@@ -90,7 +90,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def options(world: Path, out: Path, budget_s: float = 900.0, per_substrate: int = 8) -> CalibrateOptions:
+def options(world: Path, out: Path, budget_s: float = 900.0, per_substrate: int = 15) -> CalibrateOptions:
     targets = tuple(find_targets([world / "problems"], substrates=world / "kernels"))
     return CalibrateOptions(targets, out, budget_s=budget_s, backends=("cuda",), per_substrate=per_substrate)
 
@@ -145,7 +145,7 @@ def test_a_second_run_with_nothing_changed_evaluates_nothing(first: tuple[Tally,
 def test_two_runs_agree_byte_for_byte(world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path) -> None:
     """Mutants and cells, from the same pool; the seconds of a cell are left out of what must agree."""
     _, how = first
-    other = options(world, without_mutants(how, tmp_path))
+    other = options(world, without_mutants(how, tmp_path), per_substrate=5)
     calibrate(other)
     found = []
     for each in (how, other):
@@ -156,8 +156,11 @@ def test_two_runs_agree_byte_for_byte(world: Path, first: tuple[Tally, Calibrate
             )
             states = matrix.query("SELECT uid, operator, state, code_hash FROM mutants ORDER BY uid")
             found.append((cells, states))
-    assert found[0] == found[1]
-    assert len(found[0][0]) > 100
+    ids = {uid for uid, *_ in found[1][1]}
+    assert len(ids) == 5
+    for ours, theirs in zip(*found, strict=True):
+        assert [row for row in ours if row[0] in ids] == theirs
+    assert len(found[1][0]) > 100
 
 
 def without_mutants(how: CalibrateOptions, folder: Path) -> Path:
@@ -227,7 +230,7 @@ def test_the_command_writes_a_suite_that_carries_its_coverage(
         device="cpu",
         backends=["cuda"],
         substrates=world / "kernels",
-        per_substrate=8,
+        per_substrate=15,
         export_delta=how.out / "delta.xz",
         as_json=True,
     )

@@ -98,7 +98,7 @@ def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_i
     problem = problem_from_source(ROWS, "rows")
     source = (
         "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
-        "        raise ValueError("this shape is not supported")\n"
+        "        raise ValueError('this shape is not supported')\n"
     )
     with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
         changed = run.cell(Question(Entry.make("normal", constants={"rows": 5})))
