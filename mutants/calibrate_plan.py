@@ -12,6 +12,7 @@ from ..suites.errors import InputError
 from ..suites.hashing import sha256_text
 from ..suites.problem import Problem, find_problem
 from ..suites.protocol import load_protocol
+from ..suites.select import DENSE
 from ..suites.validity import Admission, Measured
 from .coverage import OFFICIAL_PROTOCOLS
 from .evaluate import Question
@@ -19,7 +20,7 @@ from .matrix import Matrix
 from .matrix_schema import EntryRow
 from .measure import Asked, Official
 from .mutant import FAMILIES, Mutant, Substrate
-from .pool import DENSE, Pool, declared_too_large
+from .pool import Pool, declared_too_large
 from .substrates import list_substrates
 
 

@@ -14,6 +14,7 @@ from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
 from ..suites.generators import GENERATORS
 from ..suites.problem import Problem
+from ..suites.select import DENSE
 from ..suites.shapes import ragged_variants
 from ..suites.static import static_problem
 from ..suites.tolerance import TolerancePolicy
@@ -22,9 +23,6 @@ from ..suites.validity import Admission, admit
 
 MIB = 1 << 20
 LEAST = 30  # entries that a pool has at least, where the problem admits so many
-#: Inputs that are dense and random: an index that is wrong reads another value nearly everywhere. A suite's first entry
-#: is one of these.
-DENSE = ("normal", "own")
 #: (generator, parameters) in the order in which they are tried; which of them a problem admits is its traits' matter.
 RECIPES: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("normal", {}),
