@@ -77,7 +77,7 @@ def test_official_draws_are_what_they_are(uneven: tuple[Problem, Measured]) -> N
         ("return torch.relu(x)", "pass"),
         ("return x", "value"),
         ("return torch.relu(x)[:1]", "value"),
-        ("x.zero_()\n        return torch.relu(x)", "value"),
+        ("y = torch.relu(x)\n        x.zero_()\n        return y", "value"),  # right, at the price of its input
         ("raise RuntimeError('broken')", "crash"),
         ("import os\n        os._exit(3)", "crash"),
     ],
