@@ -17,6 +17,7 @@ from .calibrate_plan import find_targets
 from .calibrate_suites import Chosen, write_suites
 from .coverage import measure
 from .coverage_table import print_report
+from .gate_command import run_gate
 from .matrix import Matrix
 from .matrix_delta import ImportReport
 
@@ -83,6 +84,7 @@ def run_calibrate(
     since: Path | None = None,
     import_delta: Sequence[Path] = (),
     suites: Path | None = None,
+    gate: bool = False,
     as_json: bool = False,
 ) -> int:
     """Body of the command.
@@ -100,11 +102,12 @@ def run_calibrate(
         export_delta, since: write what was measured to a file, without what an earlier delta holds.
         import_delta: take in deltas first.
         suites: where suites are written; `out`/suites by default.
+        gate: judge the substrates by every protocol of the gate, and do nothing else (`gate_command.run_gate`).
         as_json: one object on standard output: `matrix`, `tally` (what this run did), `suites`, `coverage` (see
             `kernelward coverage --json`; null where nothing is witnessed yet).
 
     Returns:
-        0; an infrastructure fault leaves its mutant for the next run and is said.
+        0; an infrastructure fault leaves its mutant for the next run and is said. With `gate` see `run_gate`.
 
     Raises:
         InputError: the options or the problems are wrong.
@@ -122,6 +125,16 @@ def run_calibrate(
         backends=tuple(backends) or (("cuda", "triton") if place.startswith("cuda") else ("cuda",)),
         per_substrate=per_substrate,
     )
+    if gate:
+        return run_gate(
+            options.targets,
+            folders,
+            device=place,
+            workers=options.workers,
+            backends=options.backends,
+            cache=out / "gate.sqlite",
+            as_json=as_json,
+        )
     with Matrix(options.matrix_path) as matrix:
         for delta in import_delta:
             _say_import(console, delta, matrix.import_delta(delta))

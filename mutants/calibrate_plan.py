@@ -1,5 +1,6 @@
 """What a calibration works on: problems with their substrates, the questions of each, and the order of the mutants."""
 
+import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,12 +54,12 @@ def find_targets(folders: Sequence[Path], ids: Sequence[str] = (), substrates: P
     known = list_substrates(substrates)
     found: dict[str, tuple[Problem, list[Substrate]]] = {}
     for substrate in known:
-        problem = _find(substrate.problem, folders)
-        if problem is not None:
+        with contextlib.suppress(InputError):
+            problem = find_in(substrate.problem, folders)
             found.setdefault(problem.hash, (problem, []))[1].append(substrate)
     targets = [Target(p, tuple(own)) for p, own in sorted(found.values(), key=lambda item: item[0].id)]
     if ids:
-        wanted = {_named(name, folders).hash: name for name in ids}
+        wanted = {find_in(name, folders).hash: name for name in ids}
         lacking = [name for digest, name in wanted.items() if digest not in found]
         if lacking:
             raise InputError(f"no substrate solves {', '.join(lacking)}: put one into mutants/substrates")
@@ -69,18 +70,16 @@ def find_targets(folders: Sequence[Path], ids: Sequence[str] = (), substrates: P
     return targets
 
 
-def _find(name: str, folders: Sequence[Path]) -> Problem | None:
-    for folder in folders:
-        try:
+def find_in(name: str, folders: Sequence[Path]) -> Problem:
+    """`find_problem` in several folders, of which the first that has one wins.
+
+    Raises:
+        InputError: what the last of them said.
+    """
+    for folder in folders[:-1]:
+        with contextlib.suppress(InputError):
             return find_problem(name, folder)
-        except InputError:
-            continue
-    return None
-
-
-def _named(name: str, folders: Sequence[Path]) -> Problem:
-    problem = _find(name, folders)
-    return find_problem(name) if problem is None else problem  # its message says what was wrong
+    return find_problem(name, folders[-1] if folders else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,9 @@ def calibrate(
         list[Path] | None, typer.Option("--import", help="Take in a delta first; repeat for several.")
     ] = None,
     suites: Annotated[Path | None, typer.Option("--suites", help="Where suites are written; OUT/suites.")] = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Only judge the substrates: is each correct here? Exit code 1 if not.")
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Stay, measure again what changes make stale, publish OUT/coverage.json.")
     ] = False,
@@ -67,8 +70,8 @@ def calibrate(
     if watch:
         from .watch_command import run_watch
 
-        if as_json or export_delta or since or import_delta:
-            raise InputError("--watch publishes files: leave out --json, --export-delta, --since and --import")
+        if as_json or gate or export_delta or since or import_delta:
+            raise InputError("--watch publishes files: leave out --json, --gate, --export-delta, --since and --import")
         raise typer.Exit(
             run_watch(problems or [], budget, out, device, workers, backend, substrates, per_substrate, suites, bank)
         )
@@ -88,6 +91,7 @@ def calibrate(
             since=since,
             import_delta=import_delta or [],
             suites=suites,
+            gate=gate,
             as_json=as_json,
         )
     )
@@ -105,12 +109,21 @@ def coverage(
     matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix.")] = _MATRIX,
     device_class: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the fuller one.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown.")] = False,
+    agreement: Annotated[
+        bool, typer.Option("--agreement", help="Instead: do the CPU emulator and a GPU say the same of each cell?")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """How many mutants each protocol detects, counted from a kill matrix."""
     from .coverage import CoverageOptions, run_coverage
     from .coverage_report import grouping
 
+    if agreement:
+        from .agreement_table import run_agreement
+
+        if protocol or device_class:
+            raise InputError("--agreement compares cells of both device classes: leave out --protocol and --device")
+        raise typer.Exit(run_agreement(matrix, grouping(by), fail_under, as_json, markdown))
     options = CoverageOptions(matrix, tuple(protocol or ()), grouping(by), fail_under, as_json, markdown, device_class)
     raise typer.Exit(run_coverage(options))
 

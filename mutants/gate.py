@@ -21,11 +21,12 @@ from ..reward.task import JudgeConfig, Task
 from ..reward.verdict import Outcome, Verdict
 from ..suites.errors import InputError
 from ..suites.hashing import stable_hash
-from ..suites.problem import Problem, find_problem
+from ..suites.problem import Problem
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.suite_cache import suite_identity
 from ..suites.tolerance import TolerancePolicy
 from ..suites.version import version
+from .calibrate_plan import find_in
 from .mutant import Substrate
 
 PROTOCOLS = ("kernelward", "kernelbench")
@@ -101,7 +102,7 @@ def gate_substrates(
     device: str = "cpu",
     progress: Progress | None = None,
     *,
-    problems: Path | None = None,
+    problems: Sequence[Path] = (),
     cache: Path | None = None,
     config: JudgeConfig | None = None,
 ) -> list[GateResult]:
@@ -110,7 +111,7 @@ def gate_substrates(
     Args:
         device: `cpu` or `cuda:N`.
         progress: called on this thread with the number done, the number of all, and the newest result.
-        problems: folder in which `find_problem` looks the problems up.
+        problems: folders in which the problems are looked up, the first that has one wins.
         cache: SQLite file of earlier results, created if missing; undecided ones are not kept. Threads and processes
             may share it.
         config: how the judge is set up; its device is replaced by `device`.
@@ -142,7 +143,7 @@ def gate_substrates(
 
 
 class _Gate:
-    def __init__(self, client: JudgeClient, config: JudgeConfig, problems: Path | None, known: "GateCache") -> None:
+    def __init__(self, client: JudgeClient, config: JudgeConfig, problems: Sequence[Path], known: "GateCache") -> None:
         self._client = client
         self._config = config
         self._problems = problems
@@ -153,7 +154,7 @@ class _Gate:
 
     def judge(self, substrate: Substrate) -> GateResult:
         try:
-            problem = find_problem(substrate.problem, self._problems)
+            problem = find_in(substrate.problem, self._problems)
         except InputError as error:
             return _result(substrate, "undecided", str(error))
         key = self._key(substrate, problem)

@@ -93,7 +93,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able mapping; an infinite `err` becomes the string "inf" (JSON has no infinity)."""
-        values = _plain(asdict(self))
+        values = plain(asdict(self))
         if self.recipe is None:
             del values["recipe"]
         return values
@@ -106,15 +106,16 @@ class Verdict:
         return cls(**_revive(values) | {"entries": entries, "notes": tuple(values.get("notes", ()))})
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as JSON has it: enums by value, tuples as lists, what is not finite as text."""
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return value
 
 

@@ -1,9 +1,11 @@
 """The gate of substrates: a wrong one is found, and nothing is judged twice."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from kernelward.mutants.calibrate_command import run_calibrate
 from kernelward.mutants.gate import GateCache, GateCheck, GateResult, describe_gate, gate_substrates
 from kernelward.mutants.mutant import Substrate
 from kernelward.mutants.substrates import FOLDER, load_substrate
@@ -78,8 +80,8 @@ def test_a_planted_wrong_substrate_is_quarantined_and_an_interrupted_gate_goes_o
         seen.append((done, total, result.substrate))
 
     with pytest.raises(Interrupted, match="relu__wrong"):
-        gate_substrates([wrong], "cpu", interrupt, problems=problems, cache=cache, config=config(tmp_path))
-    results = gate_substrates(substrates, "cpu", progress, problems=problems, cache=cache, config=config(tmp_path))
+        gate_substrates([wrong], "cpu", interrupt, problems=[problems], cache=cache, config=config(tmp_path))
+    results = gate_substrates(substrates, "cpu", progress, problems=[problems], cache=cache, config=config(tmp_path))
 
     assert [r.state for r in results] == ["quarantined", "verified", "undecided"]
     assert [r.cached for r in results] == [True, False, False]
@@ -97,12 +99,12 @@ def test_a_planted_wrong_substrate_is_quarantined_and_an_interrupted_gate_goes_o
 
     monkeypatch.setattr(JudgeClient, "judge", never)
     monkeypatch.setattr(JudgeClient, "start", never)
-    again = gate_substrates(substrates, "cpu", problems=problems, cache=cache, config=config(tmp_path))
+    again = gate_substrates(substrates, "cpu", problems=[problems], cache=cache, config=config(tmp_path))
     assert [r.cached for r in again] == [True, True, False]
     assert [replace(r, cached=False) for r in again] == [replace(r, cached=False) for r in results]
     changed = replace(right, source=right.source + "\n")
     with pytest.raises(AssertionError, match="nothing is left"):
-        gate_substrates([changed], "cpu", problems=problems, cache=cache, config=config(tmp_path))
+        gate_substrates([changed], "cpu", problems=[problems], cache=cache, config=config(tmp_path))
 
 
 def test_a_fault_of_ours_is_neither_held_against_a_substrate_nor_kept(
@@ -118,7 +120,7 @@ def test_a_fault_of_ours_is_neither_held_against_a_substrate_nor_kept(
     cache = tmp_path / "gate.sqlite"
     states = []
     for _ in range(3):
-        (result,) = gate_substrates([right], "cpu", problems=problems, cache=cache, config=config(tmp_path))
+        (result,) = gate_substrates([right], "cpu", problems=[problems], cache=cache, config=config(tmp_path))
         states.append((result.state, result.reason, result.cached))
     assert states == [
         ("undecided", "kernelward: infra_error (because) at dense: error 0.5 of 0.25", False),
@@ -144,3 +146,41 @@ def test_the_table_names_every_state_and_counts_them() -> None:
         "1 verified, 1 quarantined, 0 undecided",
     ]
     assert describe_gate([]) == ["0 verified, 0 quarantined, 0 undecided"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"), [("CORRECT CORRECT", 0), ("CORRECT INCORRECT", 1), ("INFRA_ERROR CORRECT", 3)]
+)
+def test_the_command_tells_a_wrong_substrate_from_a_missing_answer(
+    tmp_path: Path,
+    problems: Path,
+    right: Substrate,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outcomes: str,
+    code: int,
+) -> None:
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    text = right.source.replace("problem: relu", "problem: tiny")
+    (kernels / "a.py").write_text(text)
+    (kernels / "b.py").write_text(text + "\n")
+    said = dict(zip((text, text + "\n"), outcomes.split(), strict=True))
+
+    def judge(self: JudgeClient, task: Task) -> Verdict:
+        return Verdict(Outcome[said[task.candidate]], "because", err=float("inf"), tolerance=0.25)
+
+    monkeypatch.setattr(JudgeClient, "judge", judge)
+    named = [str(problems), str(kernels)]  # what the last folder lacks, the first has
+    arguments = {"out": tmp_path / "out", "device": "cpu", "substrates": kernels, "gate": True}
+    assert run_calibrate(named, as_json=True, **arguments) == code
+    shown = json.loads(capsys.readouterr().out)
+    found = {s["substrate"]: s["state"] for s in shown["substrates"]}
+    assert set(found) == {"a", "b"}
+    assert shown["verified"] == sum(state == "verified" for state in found.values())
+    assert all(s["checks"][0]["err"] == "inf" for s in shown["substrates"])
+    assert run_calibrate(named, **arguments) == code
+    text = capsys.readouterr().out
+    assert f"{shown['verified']} verified, {shown['quarantined']} quarantined" in text
+    assert ("because" in text) == (code != 0)
+    assert not (tmp_path / "out" / "matrix.sqlite").exists()
