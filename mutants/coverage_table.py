@@ -119,22 +119,30 @@ def print_report(report: Report, console: Console) -> None:
     for line in summary(report):
         console.print(line, highlight=False, markup=False)
     for rows in tables(report):
-        table = Table(*rows.header, title=rows.title, title_justify="left")
-        for column in table.columns[1:]:
-            column.justify = "right"
-        table.columns[0].no_wrap = True
-        for row in rows.rows:
-            table.add_row(*row)
-        console.print(table)
+        print_rows(rows, console)
+
+
+def print_rows(rows: Rows, console: Console) -> None:
+    """One table to a terminal."""
+    table = Table(*rows.header, title=rows.title, title_justify="left")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.columns[0].no_wrap = True
+    for row in rows.rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def markdown(report: Report) -> str:
     """The same as Markdown."""
-    parts = ["\n".join(f"- {line}" for line in summary(report))]
-    for rows in tables(report):
-        lines = [f"**{rows.title}**", "", _cells(rows.header), _cells(["---", *["---:"] * (len(rows.header) - 1)])]
-        parts.append("\n".join([*lines, *(_cells(row) for row in rows.rows)]))
-    return "\n\n".join(parts)
+    summed = "\n".join(f"- {line}" for line in summary(report))
+    return "\n\n".join([summed, *(markdown_rows(rows) for rows in tables(report))])
+
+
+def markdown_rows(rows: Rows) -> str:
+    """One table as Markdown."""
+    lines = [f"**{rows.title}**", "", _cells(rows.header), _cells(["---", *["---:"] * (len(rows.header) - 1)])]
+    return "\n".join([*lines, *(_cells(row) for row in rows.rows)])
 
 
 def _cells(texts: tuple[str, ...] | list[str]) -> str:
