@@ -3,18 +3,30 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 TREE := build/tree
+ROOMS := configs suites reward mutants
+# Processes that share the tests; each holds a few judges of its own, about 2 GB.
+JOBS ?= 2
+# Torch's threads of two processes on the same cores wait for one another.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+ALONE = $(shell grep -rl --include='test_*.py' 'pytest.mark.alone' tests)
 
 .PHONY: demo test test-again test-gpu lint benchmarks clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
+# A file's tests stay in one process, in their order: they share judges and compiled code. What measures time comes last,
+# with the machine to itself. Both parts run, whatever comes of the first.
 test: $(READY) lint
-	$(BIN)/python -m pytest -q -m "not gpu" tests
+	$(BIN)/python -m compileall -q -x substrates $(ROOMS) # judges and sandboxes are started hundreds of times
+	@status=0; set -x; \
+	$(PYTEST) -n $(JOBS) --dist loadfile -m "not gpu and not alone" tests || status=$$?; \
+	$(PYTEST) -m "alone and not gpu" $(ALONE) || status=$$?; \
+	exit $$status
 
-# What failed in the last `make test`, once more: on a shared machine a time limit can be missed by chance.
+# What failed in the last `make test`, once more and one by one: on a shared machine a time limit can be missed by chance.
 test-again: $(READY)
-	$(BIN)/python -m pytest -q -m "not gpu" --last-failed --last-failed-no-failures none tests
+	$(PYTEST) -m "not gpu" --last-failed --last-failed-no-failures none tests
 
 # On a machine with an NVIDIA GPU, with the Python, torch and triton that are installed there.
 test-gpu: $(TREE)
@@ -28,7 +40,7 @@ lint: $(READY) $(TREE)
 # The rooms under their installed names, without installing: for the type checker and for machines without pip.
 $(TREE):
 	mkdir -p $@/kernelward
-	for room in configs suites reward mutants; do ln -sfn $(CURDIR)/$$room $@/kernelward/$$room; done
+	for room in $(ROOMS); do ln -sfn $(CURDIR)/$$room $@/kernelward/$$room; done
 
 benchmarks: $(READY)
 	$(BIN)/python benchmarks/verdicts.py

@@ -1,5 +1,6 @@
 """One judge for all tests that need one, and the problems they use."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,6 +50,16 @@ def _bank_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     """Kernels that tests have accepted do not go into the user's bank."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELWARD_BANK", str(tmp_path_factory.mktemp("bank") / "bank.sqlite"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_folder_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What lies there after a test is of this process alone: several processes test at once."""
+    folder = str(tmp_path_factory.mktemp("tmp"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
         yield
 
 

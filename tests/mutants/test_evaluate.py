@@ -1,6 +1,7 @@
 """Cells of the matrix: what a kernel's answers to one entry come to."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -46,6 +47,13 @@ def test_a_cell_over_several_draws_is_as_mild_as_the_mildest_of_them() -> None:
 
 
 @pytest.fixture(scope="module")
+def running() -> Iterator[Evaluator]:
+    """One evaluator for all tests that run kernels."""
+    with Evaluator() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
 def uneven() -> tuple[Problem, Measured]:
     problem = problem_from_source(UNEVEN, "uneven")
     measured = admit(problem, Entry.make(), seeds=2).measured
@@ -82,25 +90,25 @@ def test_official_draws_are_what_they_are(uneven: tuple[Problem, Measured]) -> N
         ("import os\n        os._exit(3)", "crash"),
     ],
 )
-def test_what_a_kernel_does_decides_the_class_of_its_cell(body: str, cls: str) -> None:
+def test_what_a_kernel_does_decides_the_class_of_its_cell(running: Evaluator, body: str, cls: str) -> None:
     problem = problem_from_source(ROWS, "rows")
     entry = Entry.make("normal")
     measured = admit(problem, entry, seeds=2).measured
     source = f"import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        {body}\n"
-    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+    with running.open(source, "torch", problem) as run:
         found = run.cell(Question(entry, measured), 3)
     assert found is not None
     assert found.cls == cls
     assert found.seeds == (1 if cls == "pass" else 3)
 
 
-def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_is() -> None:
+def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_is(running: Evaluator) -> None:
     problem = problem_from_source(ROWS, "rows")
     source = (
         "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
         "        raise ValueError('this shape is not supported')\n"
     )
-    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+    with running.open(source, "torch", problem) as run:
         changed = run.cell(Question(Entry.make("normal", constants={"rows": 5})))
         declared = run.cell(Question(Entry.make("normal")))
     assert changed is not None
@@ -109,13 +117,9 @@ def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_i
     assert (declared.cls, declared.killed) == ("crash", True)
 
 
-def test_a_kernel_that_cannot_be_loaded_has_no_cells() -> None:
+def test_a_kernel_that_cannot_be_loaded_has_no_cells(running: Evaluator) -> None:
     problem = problem_from_source(ROWS, "rows")
-    with (
-        Evaluator() as evaluator,
-        evaluator.open("raise ValueError('no')", "torch", problem) as run,
-        pytest.raises(KernelBroken, match="no"),
-    ):
+    with running.open("raise ValueError('no')", "torch", problem) as run, pytest.raises(KernelBroken, match="no"):
         run.cell(Question(Entry.make("normal")))
 
 

@@ -172,9 +172,9 @@ def test_ten_thousand_mutants_are_judged_again_in_milliseconds() -> None:
     )
     times = []
     for question in (lambda: grid.kills(2.0), lambda: grid.fails_allclose(1e-3)):
-        started = time.perf_counter()
+        started = time.process_time()
         question().any(axis=(1, 2)).sum()
-        times.append(time.perf_counter() - started)
+        times.append(time.process_time() - started)
     assert max(times) < 0.5  # 20 ms each on an idle core
 
 

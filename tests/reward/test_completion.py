@@ -160,10 +160,10 @@ def test_text_that_was_not_utf8_becomes_encodable() -> None:
 
 
 def test_ten_megabytes_are_refused_at_once() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert extract("x" * 10_000_000) == Extraction("", "too-large")
     assert extract([{"role": "assistant", "content": fenced(ANSWER) + "#" * 10_000_000}]).reason == "too-large"
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 @pytest.mark.parametrize(
@@ -188,10 +188,10 @@ def test_ten_megabytes_are_refused_at_once() -> None:
 )
 def test_hostile_repetition_takes_linear_time(piece: str) -> None:
     text = piece * (MAX_COMPLETION // 16 // len(piece))  # quadratic time would take minutes from here on
-    started = time.monotonic()
+    started = time.process_time()
     for attempt in (text, text + "x`y", "```python\n" + text, '```python\n"""' + text, "```python\n'" + text + "\n```"):
         extract(attempt)
-    assert time.monotonic() - started < 10.0
+    assert time.process_time() - started < 10.0
 
 
 @given(st.text(alphabet=st.sampled_from(list("`~\"'#\\<>/think \nab(): cModelNew")), max_size=200))

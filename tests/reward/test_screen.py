@@ -124,9 +124,9 @@ def test_a_syntax_error_names_its_line() -> None:
 
 
 def test_ten_megabytes_are_refused_at_once() -> None:
-    started = time.monotonic()
+    started = time.process_time()
     assert hard("class ModelNew: pass\n" + "x = 1\n" * 1_700_000) == {"too-large"}
-    assert time.monotonic() - started < 1.0
+    assert time.process_time() - started < 1.0
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,6 @@ def test_a_wrong_policy_is_the_users_error(settings: dict[str, object]) -> None:
 def test_the_longest_accepted_candidate_is_screened_quickly() -> None:
     source = "class ModelNew: pass\n" + "x = f(a.b, c[1])\n" * 15_000
     assert len(source) < ScreenPolicy().max_bytes
-    started = time.monotonic()
+    started = time.process_time()
     screen(source)
-    assert time.monotonic() - started < 20.0
+    assert time.process_time() - started < 20.0

@@ -105,9 +105,10 @@ def test_the_judge_ends_with_its_connection_even_in_the_middle_of_a_candidate(
     send_frame(process.sock, {"op": "hello", "config": JudgeConfig(workers=1).to_wire()})
     assert receive_frame(process.sock)["op"] == "ready"
     send_frame(process.sock, {"op": "judge", "id": 1, "task": quick("while True: pass").to_wire()})
-    time.sleep(4.0)
-    children = _descendants(process.process.pid)
-    assert children
+    deadline = time.monotonic() + 60
+    while len(children := _descendants(process.process.pid)) < 4:  # the zygote's two, a supervisor, the candidate
+        assert time.monotonic() < deadline, children
+        time.sleep(0.05)
     process.sock.close()
     assert process.process.wait(timeout=20) == 0
     deadline = time.monotonic() + 20
