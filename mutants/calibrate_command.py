@@ -12,9 +12,10 @@ from rich.table import Table
 
 from ..suites.devices import resolve_device
 from ..suites.errors import InputError
-from .calibrate import CalibrateOptions, Calibrator, Tally
+from .calibrate import Calibrator
 from .calibrate_plan import find_targets
 from .calibrate_suites import Chosen, write_suites
+from .calibrate_values import CalibrateOptions, Tally
 from .coverage import measure
 from .coverage_table import print_report
 from .gate_command import run_gate

@@ -12,9 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kernelward.mutants.calibrate import CLEAN_RUN, CalibrateOptions, Calibrator, Tally
+from kernelward.mutants.calibrate import Calibrator
 from kernelward.mutants.calibrate_command import folders_and_ids, run_calibrate, seconds_of
 from kernelward.mutants.calibrate_plan import find_targets, ordered
+from kernelward.mutants.calibrate_pools import CLEAN_RUN
+from kernelward.mutants.calibrate_values import CalibrateOptions, Tally
 from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.mutant import FAMILIES, generate

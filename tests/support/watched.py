@@ -6,8 +6,9 @@ The pool is put where a first pass would have left it, which takes two seconds a
 from pathlib import Path
 
 import torch
-from kernelward.mutants.calibrate import CalibrateOptions, Calibrator
+from kernelward.mutants.calibrate import Calibrator
 from kernelward.mutants.calibrate_plan import Target
+from kernelward.mutants.calibrate_values import CalibrateOptions
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.pool import asked_pool
 from kernelward.suites.entry import Entry

@@ -1,0 +1,197 @@
+"""The last phase of a calibration: mutants are screened by compiled code, then put to the entries."""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+from ..reward.sandbox.failure import ChildFailure
+from ..suites.hashing import short, stable_hash
+from ..suites.problem import Problem
+from .calibrate_plan import Questions, ordered
+from .calibrate_values import Run, Work
+from .evaluate import CellResult, Evaluator, environment
+from .interactions import members, members_first, survive_alone
+from .matrix_schema import Cell, MutantRow, MutantState, Origin
+from .measure import measure_mutant
+from .mutant import Mutant, Substrate, generate
+from .screens import Screener, ScreenError
+from .withdraw import renewed_mutants, withdraw_substrates
+
+BATCH = 6  # mutants of one substrate that are screened and measured in one go
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids,
+    `pairs` interactions to their members."""
+
+    work: Work
+    substrate_id: int
+    substrate: Substrate
+    mutants: list[Mutant]
+    seen: dict[str, str]
+    environment: int
+    origin: Origin = "substrate"
+    pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
+class Mutants:
+    """The mutants of one calibration."""
+
+    def __init__(self, run: Run, evaluator: Evaluator) -> None:
+        self._run = run
+        self._evaluator = evaluator
+        self._began = time.monotonic()
+
+    @property
+    def rate(self) -> float:
+        """Evaluations a second so far."""
+        return self._run.tally.evaluations / max(1e-3, time.monotonic() - self._began)
+
+    def work(self, works: Sequence[Work]) -> None:
+        """Until the budget is spent or all is done; substrates take turns."""
+        run = self._run
+        queues = [q for work in works for q in self._queues(work)]
+        total = sum(len(q.mutants) for q in queues)
+        self._began = time.monotonic()
+        run.report("mutants", 0, total)
+        with contextlib.ExitStack() as stack:
+            screeners = {
+                backend: stack.enter_context(Screener(backend)) for backend in {q.substrate.backend for q in queues}
+            }
+            executor = stack.enter_context(ThreadPoolExecutor(run.options.workers, thread_name_prefix="mutants"))
+            running: dict[Future[int], _Queue] = {}
+            waiting = list(queues)
+            while waiting or running:
+                while waiting and len(running) < run.options.workers and not run.budget.spent:
+                    queue = waiting.pop(0)
+                    job = executor.submit(self._batch, screeners[queue.substrate.backend], queue)
+                    running[job] = queue
+                if not running:
+                    break
+                for job in wait(running, return_when=FIRST_COMPLETED).done:
+                    queue = running.pop(job)
+                    run.tally.mutants += job.result()
+                    run.report("mutants", run.tally.mutants, total)
+                    if queue.mutants:
+                        waiting.append(queue)  # to the end: all substrates take turns
+            run.tally.waiting = sum(len(q.mutants) for q in waiting)
+            run.tally.out_of_time = bool(waiting)
+
+    def _queues(self, work: Work) -> Iterator[_Queue]:
+        matrix, options, tally = self._run.matrix, self._run.options, self._run.tally
+        if options.renew:
+            there = (*work.target.substrates, *work.target.guests)
+            withdraw_substrates(matrix, work.target.problem, {s.hash for s in there})
+        asked = matrix.asked(work.problem_id)
+        rows = {row.uid: (id, row) for id, row in matrix.mutants(work.problem_id).items()}
+        wanted = _hash_of(work.questions)
+        for id, substrate in (*work.substrates.items(), *work.guests.items()):
+            here = matrix.add_environment(environment(self._evaluator, substrate.backend))
+            try:
+                pairs = members(substrate)
+                made = members_first(ordered(generate(substrate)), pairs)
+            except ValueError as error:  # a policy's kernel, in a text that is not taken apart here
+                tally.quarantined[substrate.name] = f"no mutants: {error}"
+                continue
+            if options.renew:
+                rows |= renewed_mutants(matrix, id, {m.id for m in made}, rows)
+            chosen = made[: options.per_substrate]
+            if options.renew:
+                chosen += [m for m in made[len(chosen) :] if m.id in rows]
+            todo = []
+            for mutant in chosen:
+                row_id, row = rows.get(mutant.id, (0, None))
+                counts = row is None or row.state in ("generated", "ready")
+                tally.current += counts
+                if row is None or row.state == "generated" or (counts and asked.get((row_id, here)) != wanted):
+                    todo.append(mutant)
+            seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
+            origin: Origin = "bank" if id in work.guests else "substrate"
+            yield _Queue(work, id, substrate, todo, seen, here, origin, pairs)
+
+    def _batch(self, screener: Screener, queue: _Queue) -> int:
+        """Screen and measure the next mutants of a substrate; returns how many."""
+        batch, queue.mutants[:] = queue.mutants[:BATCH], queue.mutants[BATCH:]
+        problem = queue.work.target.problem
+        rows = self._run.matrix.add_mutants([_row(m, queue) for m in batch])
+        ids = dict(zip((m.id for m in batch), rows, strict=True))
+        try:
+            screened = self._screened(screener, queue, batch, ids)
+            for count, (mutant, state) in enumerate(zip(batch, screened, strict=True)):
+                if not self._run.budget.may_run():
+                    queue.mutants[:0] = batch[count:]
+                    return count
+                if state == "ready" and self._counts(queue, mutant, ids[mutant.id]):
+                    self._measure(queue, mutant, ids[mutant.id], problem)
+        except ScreenError as error:
+            self._run.fault(f"{queue.substrate.name}: {error}")
+            queue.mutants.clear()
+        return len(batch)
+
+    def _counts(self, queue: _Queue, mutant: Mutant, id: int) -> bool:
+        """Whether a mutant is to be measured: two faults at once only where each alone passes the official check."""
+        if mutant.family != "interaction":
+            return True
+        matrix, groups = self._run.matrix, queue.work.questions.official
+        if survive_alone(matrix, queue.pairs[mutant.id], [a.id for a in groups[0].asked] if groups else []):
+            return True
+        matrix.set_mutant_state(id, "excluded", how="members")
+        return False
+
+    def _screened(
+        self, screener: Screener, queue: _Queue, batch: Sequence[Mutant], ids: Mapping[str, int]
+    ) -> list[MutantState]:
+        """The states of a batch; those that were screened before are not compiled again."""
+        matrix = self._run.matrix
+        there = matrix.mutants(queue.work.problem_id, state="ready")
+        fresh = [m for m in batch if ids[m.id] not in there]
+        answers = screener.screen(fresh, queue.substrate, queue.seen, queue.work.target.problem) if fresh else []
+        matrix.set_mutant_states((ids[m.id], s.state, s.code_hash, s.how) for m, s in zip(fresh, answers, strict=True))
+        states: dict[str, MutantState] = {m.id: s.state for m, s in zip(fresh, answers, strict=True)}
+        return [states.get(m.id, "ready") for m in batch]
+
+    def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem) -> None:
+        run = self._run
+        done = {(c.entry, c.variant) for c in run.matrix.cells(id) if c.environment == queue.environment}
+        questions = queue.work.questions
+        for attempt in range(2):
+            try:
+                found = measure_mutant(self._evaluator, problem, mutant, questions.pool, questions.official, done)
+                break
+            except ChildFailure as failure:
+                if attempt:
+                    run.fault(f"mutant {mutant.id}: {failure}")
+                    return
+        cells = [_cell(id, entry, queue.environment, result) for entry, result in found.cells]
+        if found.broken and not cells and not done:  # valid CUDA that this engine cannot run: no mutant here
+            run.matrix.set_mutant_state(id, "excluded", how="engine")
+            return
+        run.matrix.put_row(id, queue.environment, _hash_of(questions), cells)
+        run.evaluated(len(cells))
+
+
+def _row(mutant: Mutant, queue: _Queue) -> MutantRow:
+    return MutantRow(
+        mutant.id,
+        queue.substrate_id,
+        mutant.operator,
+        mutant.family,
+        mutant.line,
+        mutant.detail,
+        origin=queue.origin,
+    )
+
+
+def _cell(mutant: int, entry: int, environment: int, result: CellResult) -> Cell:
+    return Cell(
+        mutant, entry, environment, result.variant, result.seeds, result.cls, result.errs, result.margin, result.seconds
+    )
+
+
+def _hash_of(questions: Questions) -> str:
+    """Names a set of questions; what an answer depends on beside them is in the environment."""
+    pool = [[a.id, a.question.races] for a in questions.pool]
+    return short(stable_hash([pool, [[a.id for a in group.asked] for group in questions.official]]))
