@@ -123,7 +123,8 @@ class Calibrator:
             return work, guest, id
 
         with ThreadPoolExecutor(run.options.workers, thread_name_prefix="guests") as executor:
-            welcome = [(w, g) for w in works for g in w.target.guests if g.backend in run.options.backends]
+            backends = (*run.options.backends, "torch")  # those are verified alone
+            welcome = [(w, g) for w in works for g in w.target.guests if g.backend in backends]
             jobs = [executor.submit(receive, work, guest) for work, guest in welcome]
             for done, job in enumerate(as_done(jobs), 1):
                 work, guest, id = job.result()
