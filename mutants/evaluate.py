@@ -17,6 +17,8 @@ from torch import Tensor
 from ..reward.checker import MODES
 from ..reward.compare_reply import FINDINGS
 from ..reward.cuda.emulator import RACE_VARIANT
+from ..reward.gate import ByteBudget
+from ..reward.plan import STATE_FACTOR
 from ..reward.sandbox.buffers import OutputSpec
 from ..reward.sandbox.engine import variants
 from ..reward.sandbox.failure import ChildFailure
@@ -26,11 +28,11 @@ from ..reward.trial import REDRAWS, STRAIN
 from ..reward.truth_cache import SingleFlight
 from ..reward.verdict import Outcome
 from ..suites.compare import allclose_margin, normalised_error
-from ..suites.draw import draw_entry, entry_dtype
+from ..suites.draw import draw_entry, entry_bytes, entry_dtype
 from ..suites.entry import Entry
 from ..suites.envelope import draw_errors, strain
 from ..suites.hashing import derive_seed
-from ..suites.oracle import OracleError, ReferenceFlags, Truth, compute_truth, reference_outputs
+from ..suites.oracle import OracleError, ReferenceFlags, Truth, compute_truth, free_memory, reference_outputs
 from ..suites.problem import RNG_LOCK, Problem
 from ..suites.validity import Measured
 from ..suites.version import version
@@ -45,6 +47,9 @@ LIMITS = Limits(run_s=10.0, build_s=20.0)
 LIMITS_GPU = Limits(run_s=10.0, build_s=20.0, load_s=120.0)
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
 OFFICIAL_TOLERANCE = 1e-2
+#: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
+TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
+LARGE = 1 << 30  # of one draw; a child that was asked so much keeps as much in its allocator, so it does not stay
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
 
@@ -123,14 +128,16 @@ class Evaluator:
 
     Args:
         device: `cpu`, or `cuda` (the first that this process sees).
-        truth_bytes: how much truth is kept between rows.
+        memory_bytes: device memory that the cells under way may use together; by default what is free.
     """
 
-    def __init__(self, device: str = "cpu", truth_bytes: int = 2 << 30) -> None:
+    def __init__(self, device: str = "cpu", memory_bytes: int | None = None) -> None:
         self.device = "cuda:0" if device.startswith("cuda") else "cpu"
         self.on_gpu = self.device != "cpu"
         self.limits = LIMITS_GPU if self.on_gpu else LIMITS
-        self._draws: SingleFlight[_Draw] = SingleFlight(truth_bytes, lambda d: d.nbytes)
+        kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
+        self._draws: SingleFlight[_Draw] = SingleFlight(kept, lambda d: d.nbytes)
+        self.memory = ByteBudget(lambda used: memory_bytes or self._free() + used)
         self._zygotes: SingleFlight[Zygote] = SingleFlight(1 << 30, lambda _: 0)
         self._started: list[Zygote] = []
 
@@ -144,6 +151,9 @@ class Evaluator:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _free(self) -> int:
+        return free_memory(torch.device(self.device))
 
     def mode(self, backend: str) -> str:
         """The sandbox mode that runs kernels of a backend here."""
@@ -246,6 +256,17 @@ class KernelRun:
             ChildFailure: `infra_error` only.
             OracleError: the reference cannot answer an entry that the gate admitted.
         """
+        measured = question.measured
+        size = measured.bytes if measured is not None else entry_bytes(self.problem, question.entry)
+        with self.host.memory.hold(STATE_FACTOR * size):
+            try:
+                return self._cell(question, draws)
+            finally:
+                if self.host.on_gpu and size >= LARGE:
+                    self._close()
+                    torch.cuda.empty_cache()
+
+    def _cell(self, question: Question, draws: int) -> CellResult | None:
         found: list[CellResult] = []
         for index in range(draws):
             if self.deaths > RESTARTS:

@@ -4,12 +4,14 @@ The gate knows no mutant: what may judge is decided before anything is measured 
 are kept with their reasons.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..reward.lease import DeviceLease
 from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
 from ..suites.generators import GENERATORS
@@ -17,6 +19,7 @@ from ..suites.problem import Problem
 from ..suites.select import DENSE
 from ..suites.shapes import ragged_variants
 from ..suites.static import static_problem
+from ..suites.suite_cache import cache_folder
 from ..suites.tolerance import TolerancePolicy
 from ..suites.traits import Traits, inspect_problem
 from ..suites.validity import Admission, admit
@@ -44,8 +47,12 @@ RECIPES: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 _DECLARED = ("normal", "own", "spiky", "negative", "offset", "ramp")
 _SMALL = (MIB, 8 * MIB, 64 * MIB, 512 * MIB)
-#: Bytes and multiply-adds up to which a declared-shape entry is put to mutants.
-DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (12 << 30, 4_000_000_000_000)}
+#: Bytes and multiply-adds up to which declared-shape entries are put to mutants.
+DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (16 << 30, 4_000_000_000_000)}
+FEW_ABOVE = 1 << 30  # bytes of a declared shape; above that its plain draw alone is asked, for the time it takes
+#: Bytes of an entry whose gate has a GPU to itself: it needs about ten times as many, and several problems' pools are
+#: built side by side.
+LARGE = 512 * MIB
 
 Progress = Callable[[str], None]
 
@@ -113,12 +120,14 @@ def pool_entries(problem: Problem, device_class: str, least: int = LEAST) -> Ite
     yield from fresh(recipes, shapes[:2])
     dense = [(g, p) for g, p in recipes if g in DENSE and not p]
     yield from fresh(dense, shapes)
-    if not declared_too_large(problem, device_class):
-        yield from fresh([(g, p) for g, p in recipes if g in _DECLARED and not p], [{}])
+    declared: list[dict[str, Any]] = [] if declared_too_large(problem, device_class) else [{}]
+    few = entry_bytes(problem, Entry.make()) > FEW_ABOVE
+    wanted = ("own",) if few else _DECLARED
+    yield from fresh([(g, p) for g, p in recipes if g in wanted and not p], declared)
     if len(seen) < least:
         yield from fresh(recipes, shapes[2:])
-    if len(seen) < least and not declared_too_large(problem, device_class):
-        yield from fresh(recipes, [{}])
+    if len(seen) < least and not few:
+        yield from fresh(recipes, declared)
 
 
 def build_pool(
@@ -163,6 +172,17 @@ def asked_pool(
         if answer is None:
             if progress is not None:
                 progress(entry.id)
-            answer = admit(problem, entry, target, policy)
+            with _room(problem, entry, target):
+                answer = admit(problem, entry, target, policy)
         admissions.append(answer)
     return Pool(problem, target.type, tuple(admissions), frozenset(e.id for e in extra if e.id not in own))
+
+
+@contextlib.contextmanager
+def _room(problem: Problem, entry: Entry, target: torch.device) -> Iterator[None]:
+    if target.type == "cpu" or entry_bytes(problem, entry) < LARGE:
+        yield
+        return
+    with DeviceLease(str(target), cache_folder() / "large-entries").alone():
+        yield
+        torch.cuda.empty_cache()

@@ -101,7 +101,8 @@ class Checker:
             if self._closed:
                 raise ChildFailure("infra_error", "closed", "the judge is closing", "spawn")
             if mode not in self._zygotes:
-                self._zygotes[mode] = Zygote(mode, self.device)
+                spare = self.on_gpu and not self.config.memory_bytes  # its context takes memory
+                self._zygotes[mode] = Zygote(mode, self.device, spare=spare)
             return self._zygotes[mode]
 
     def reference(

@@ -39,6 +39,18 @@ class DeviceLease:
             if fd is not None:
                 os.close(fd)
 
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """In use by one at a time: waits for its turn. Where the file cannot be made, nobody waits."""
+        fd = self._open()
+        try:
+            if fd is not None:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            if fd is not None:
+                os.close(fd)
+
     def idle(self) -> bool:
         """Whether nobody holds it now."""
         fd = self._open()

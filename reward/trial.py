@@ -1,6 +1,8 @@
 """One candidate before its judge: its child process, and the entries that are put to it one after another."""
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -123,6 +125,7 @@ class Trial:
         self.engine = mode
         self.notes: list[str] = []
         self._session: ChildSession | None = None
+        self._opening: Future[None] | None = None
         self._built: tuple[Any, ...] | None = None
         self._asked_twice = False
         self._variants = variants(mode, spec.adversarial)
@@ -130,6 +133,9 @@ class Trial:
 
     def close(self) -> None:
         """End the child and everything it started."""
+        if self._opening is not None:
+            self._opening.exception()  # nobody needs it any more, only its end
+            self._opening = None
         if self._session is not None:
             with self.clock.phase("close"):
                 self._session.close()
@@ -138,15 +144,38 @@ class Trial:
 
     def session(self) -> ChildSession:
         """The candidate's child, started and loaded where it is not there."""
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            opening.result()
         if self._session is None:
-            with self.clock.phase("spawn"):
-                self._session = self.host.zygote(self.mode).spawn(self.host.limits)
-            with self.clock.phase("load"):
-                self.engine = self._session.load(self.task.candidate, self.spec.flags).engine
+            self._open()
+        assert self._session is not None
         return self._session
+
+    def _open(self) -> None:
+        with self.clock.phase("spawn"):
+            self._session = self.host.zygote(self.mode).spawn(self.host.limits)
+        with self.clock.phase("load"):
+            self.engine = self._session.load(self.task.candidate, self.spec.flags).engine
+
+    def _open_meanwhile(self) -> None:
+        """Let compilers work while the first question's truth is computed; `session` waits for it."""
+        opening = self._opening = Future[None]()
+
+        def work() -> None:
+            try:
+                self._open()
+            except BaseException as error:
+                opening.set_exception(error)
+            else:
+                opening.set_result(None)
+
+        threading.Thread(target=work, name="load candidate", daemon=True).start()
 
     def run(self) -> list[Answer]:
         """Put the questions in order, up to the first failure unless the task wants all."""
+        if self.plan.questions:
+            self._open_meanwhile()
         answers: list[Answer] = []
         queue = list(self.plan.questions)
         asked = {q.entry.id for q in queue}

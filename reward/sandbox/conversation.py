@@ -147,6 +147,13 @@ class Conversation:
             elif event["event"] == "output":
                 self._output = str(event["output"])
 
+    def waits(self) -> bool:
+        """Whether the child is there and has said nothing that was not asked for; false also once it is closed."""
+        if self.closed:
+            return False
+        self._take_events()
+        return self._exit is None and not process.wait_readable([self._channel.fileno()], 0.0)
+
     def expect(self, shared: int) -> None:
         """Tell the supervisor how many bytes of shared memory are ours and so not the candidate's."""
         with contextlib.suppress(OSError):  # its end is noticed at the next reply
