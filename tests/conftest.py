@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.suites.entry import Entry
@@ -13,6 +14,10 @@ from kernelward.suites.suite import Suite, SuiteEntry
 from kernelward.suites.validity import admit
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+
+# An example's own time says nothing on a machine that does other work as well; a test as a whole has its limit.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 TINY_RELU = """
 import torch
