@@ -1,11 +1,11 @@
 """One judge for all tests that need one, and the problems they use."""
 
+import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.suites.entry import Entry
@@ -14,10 +14,6 @@ from kernelward.suites.suite import Suite, SuiteEntry
 from kernelward.suites.validity import admit
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-
-# An example's own time says nothing on a machine that does other work as well; a test as a whole has its limit.
-settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("tests")
 
 TINY_RELU = """
 import torch
@@ -48,6 +44,15 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         {body}
 """
+
+
+def pytest_configure() -> None:
+    """An example's own time says nothing on a machine that does other work as well; a test as a whole has its limit."""
+    if importlib.util.find_spec("hypothesis") is not None:  # GPU tests run without it
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
