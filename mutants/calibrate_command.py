@@ -1,5 +1,6 @@
 """The command `kernelward calibrate`: options, progress, and what is printed at the end."""
 
+import contextlib
 import json
 import re
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from .coverage_table import print_report
 from .gate_command import run_gate
 from .matrix import Matrix
 from .matrix_delta import ImportReport
+from .watch import holder, only_one
 
 DEFAULT_BUDGET = "25m"
 OWN_PROBLEMS = Path("examples/problems")
@@ -111,7 +113,7 @@ def run_calibrate(
         0; an infrastructure fault leaves its mutant for the next run and is said. With `gate` see `run_gate`.
 
     Raises:
-        InputError: the options or the problems are wrong.
+        InputError: the options or the problems are wrong, or another process works on `out`.
         MatrixError: the matrix cannot be written.
     """
     console = Console(stderr=as_json)
@@ -136,20 +138,26 @@ def run_calibrate(
             cache=out / "gate.sqlite",
             as_json=as_json,
         )
-    with Matrix(options.matrix_path) as matrix:
-        for delta in import_delta:
-            _say_import(console, delta, matrix.import_delta(delta))
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, TextColumn("{task.fields[rate]}"), console=console) as progress:
-            bars = _Bars(progress)
-            calibrator = bars.calibrator = Calibrator(options, matrix, bars)
-            tally = calibrator.run()
-        hashes = [t.problem.hash for t in options.targets]
-        chosen = write_suites(matrix, suites or out / "suites", calibrator.device_class, hashes)
-        report = measure(matrix, device_class=calibrator.device_class) if any(c.suite for c in chosen) else None
-        if export_delta is not None:
-            cells = matrix.export_delta(export_delta, since)
-            console.print(f"{cells} cells in {export_delta} ({export_delta.stat().st_size / 2**20:.2f} MiB)")
+    with contextlib.ExitStack() as stack:
+        try:
+            mine = stack.enter_context(only_one(out))
+        except OSError as error:
+            raise InputError(f"--out {out}: cannot be used: {error.strerror}") from error
+        if not mine:
+            return _export_beside(console, options, export_delta, since, idle=not options.budget_s and not import_delta)
+        with Matrix(options.matrix_path) as matrix:
+            for delta in import_delta:
+                _say_import(console, delta, matrix.import_delta(delta))
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            with Progress(*columns, TextColumn("{task.fields[rate]}"), console=console) as progress:
+                bars = _Bars(progress)
+                calibrator = bars.calibrator = Calibrator(options, matrix, bars)
+                tally = calibrator.run()
+            hashes = [t.problem.hash for t in options.targets]
+            chosen = write_suites(matrix, suites or out / "suites", calibrator.device_class, hashes)
+            report = measure(matrix, device_class=calibrator.device_class) if any(c.suite for c in chosen) else None
+            if export_delta is not None:
+                _export(console, matrix, export_delta, since)
     _say_tally(console, tally)
     _say_suites(console, chosen)
     if as_json:
@@ -167,6 +175,25 @@ def run_calibrate(
     elif report is not None:
         print_report(report, console)
     return 0
+
+
+def _export_beside(
+    console: Console, options: CalibrateOptions, delta: Path | None, since: Path | None, idle: bool
+) -> int:
+    """Another process works on the folder: all that can be done is to write what it has measured so far."""
+    if delta is None or not idle:
+        raise InputError(
+            f"{holder(options.out)} works on {options.out} already, a watcher or another calibration: wait for it or "
+            "end it, or name another --out; --budget 0 --export-delta FILE writes what it has measured so far"
+        )
+    with Matrix(options.matrix_path, create=False) as matrix:
+        _export(console, matrix, delta, since)
+    return 0
+
+
+def _export(console: Console, matrix: Matrix, delta: Path, since: Path | None) -> None:
+    cells = matrix.export_delta(delta, since)
+    console.print(f"{cells} cells in {delta} ({delta.stat().st_size / 2**20:.2f} MiB)")
 
 
 def _plain(tally: Tally) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.mutant import FAMILIES, generate
 from kernelward.mutants.substrates import list_substrates
+from kernelward.mutants.watch import only_one
 from kernelward.suites.errors import InputError
 from kernelward.suites.suite import load_suite
 
@@ -251,6 +252,22 @@ def test_the_command_writes_a_suite_that_carries_its_coverage(
         report = other.import_delta(how.out / "delta.xz")
         assert report.added > 100
         assert measure(other).get("kernelward@3").ours == measure(Matrix(how.matrix_path)).get("kernelward@3").ours
+
+
+def test_a_folder_that_another_process_works_on_is_left_alone_but_can_be_exported(world: Path, tmp_path: Path) -> None:
+    out, delta = tmp_path / "out", tmp_path / "delta.xz"
+    with Matrix(out / "matrix.sqlite") as matrix:
+        matrix.add_problem("ramped", "0" * 64)
+    rest = {"out": out, "device": "cpu", "substrates": world / "kernels"}
+    with only_one(out) as mine:
+        assert mine
+        with pytest.raises(InputError, match=rf"process {os.getpid()} works on .*--budget 0 --export-delta"):
+            run_calibrate([str(world / "problems")], export_delta=delta, **rest)
+        assert run_calibrate([str(world / "problems")], budget="0", export_delta=delta, **rest) == 0
+    assert delta.is_file()
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--out .* cannot be used"):
+        run_calibrate([str(world / "problems")], **{**rest, "out": tmp_path / "file" / "out"})
 
 
 def test_an_oracle_with_a_loose_tolerance_is_noticed_by_the_forced_failure(
