@@ -266,7 +266,7 @@ def test_a_folder_that_another_process_works_on_is_left_alone_but_can_be_exporte
         assert run_calibrate([str(world / "problems")], budget="0", export_delta=delta, **rest) == 0
     assert delta.is_file()
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="--out .* cannot be used"):
+    with pytest.raises(InputError, match=r"--out .* cannot be used"):
         run_calibrate([str(world / "problems")], **{**rest, "out": tmp_path / "file" / "out"})
 
 
