@@ -2,8 +2,9 @@
 
 Each is put to the whole pool of its problem. One that some entry shows wrong in three of three draws is a false accept
 found in production, and the bank is told with the entry that shows it. One that passes everything becomes a substrate
-of origin `bank`: its mutants measure coverage on the policy's own style. It never votes on what an entry may judge, and
-never counts as known to be correct. The kernels are hostile code: they run where candidates run, and nowhere else.
+of origin `bank`: its mutants measure coverage on the policy's own style. (One that only calls torch's operators is
+verified and not mutated.) It never votes on what an entry may judge, and never counts as known to be correct. The
+kernels are hostile code: they run where candidates run, and nowhere else.
 """
 
 import math
@@ -22,7 +23,8 @@ from .pool import Pool
 
 PREFIX = "bank/"  # of the names of such substrates
 MOST_MUTATED = 24  # kernels, the newest of all problems, that are verified and mutated in one go
-_BACKENDS: tuple[Backend, ...] = ("cuda", "triton")
+MOST_VERIFIED = 24  # the oldest of those that nobody has verified and nobody can mutate
+_MUTATED: tuple[Backend, ...] = ("cuda", "triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ class Finding:
 def with_guests(targets: Sequence[Target], bank: KernelBank, most: int = MOST_MUTATED) -> list[Target]:
     """The targets, with the newest kernels of the bank as guests, and one more for each problem that is not among them.
 
-    Kernels that were found wrong or unusable are left out.
+    Kernels that were found wrong or unusable are left out, and those of torch's operators that were verified.
+
+    Args:
+        most: kernels to mutate.
 
     Raises:
         BankError: the bank cannot be read now.
     """
-    kept = [k for k in bank.kernels("new", "verified") if k.backend in _BACKENDS][-most:] if most else []
+    kept = [k for k in bank.kernels("new", "verified") if k.backend in _MUTATED][-most:] if most else []
+    kept += [k for k in bank.kernels("new") if k.backend == "torch"][:MOST_VERIFIED]
     own = {t.problem.hash: {s.hash for s in t.substrates} for t in targets}
     by_problem: dict[str, list[BankedKernel]] = {}
     for kernel in kept:
@@ -72,7 +78,7 @@ def _problem(kernel: BankedKernel) -> Problem | None:
 
 
 def _substrate(kernel: BankedKernel) -> Substrate:
-    backend: Backend = "triton" if kernel.backend == "triton" else "cuda"
+    backend: Backend = next((b for b in _MUTATED if b == kernel.backend), "torch")
     return Substrate(f"{PREFIX}{kernel.hash}", kernel.problem_id, backend, "bank", kernel.source)
 
 
@@ -119,7 +125,7 @@ def _evidence(problem: Problem, question: Question, cell: CellResult) -> Evidenc
 
 
 class BankHost:
-    """Receives the guests of a calibration (`calibrate.Host`).
+    """Receives the guests of a calibration (`calibrate_values.Host`).
 
     Args:
         bank: where their state is written.
@@ -142,19 +148,26 @@ class BankHost:
             ChildFailure: `infra_error`: it stays as it is.
             BankError, MatrixError: it cannot be stored.
         """
+        if guest.backend == "torch":
+            self._examine(evaluator, pool, guest)
+            return None
         before = next(((id, r) for id, r in matrix.substrates().items() if r.hash == guest.hash), None)
         if before is not None and (not before[1].name.startswith(PREFIX) or before[1].problem != problem):
             return None  # a kernel of our own, or one text for two problems: its mutants are there already
         if before is not None and before[1].status != "pending" and before[1].detail.startswith(mark):
             return before[0] if before[1].status == "admitted" else None
-        finding = examine(evaluator, pool.problem, pool, guest)
-        self.examined += 1
-        self.bank.settle(guest.name.removeprefix(PREFIX), finding.state, finding.detail)
-        if finding.state == "false-accept":
-            self.false_accepts.append(guest.name)
+        finding = self._examine(evaluator, pool, guest)
         status: SubstrateStatus = "admitted" if finding.state == "verified" else "rejected"
         row = SubstrateRow(
             guest.hash, guest.name, guest.backend, guest.style, problem, status, f"{mark}: {finding.detail}"[:500]
         )
         id = matrix.add_substrate(row)
         return id if finding.state == "verified" else None
+
+    def _examine(self, evaluator: Evaluator, pool: Pool, guest: Substrate) -> Finding:
+        finding = examine(evaluator, pool.problem, pool, guest)
+        self.examined += 1
+        self.bank.settle(guest.name.removeprefix(PREFIX), finding.state, finding.detail)
+        if finding.state == "false-accept":
+            self.false_accepts.append(guest.name)
+        return finding

@@ -28,7 +28,8 @@ FAMILIES: tuple[str, ...] = (
 )
 """Families of operators: six that the literature measures, then what it leaves out."""
 
-Backend = Literal["cuda", "triton"]
+Backend = Literal["cuda", "triton", "torch"]
+"""Language of a kernel. Of `torch`, which only kernels of a policy are in, no mutants are made."""
 
 
 class Tree(Protocol):

@@ -6,7 +6,8 @@
 The watcher looks at the files that a calibration is made from (suites, operators, substrates, problems, protocols, the
 bank of accepted kernels, code and versions), and where content has changed it starts a pass (`watch_pass`): a fresh
 process of the lowest priority (`watch_priority`) that measures the cells which are stale, for a budget, and publishes
-(`watch_publish`). While cells are left another pass follows. A change during a pass ends it early.
+(`watch_publish`). While cells are left another pass follows. A change during a pass ends it early; newly accepted
+kernels, of which a training has some in every step, wait for the next one.
 
 Nothing has to be saved when it is killed: cells are committed one row at a time, publications replace a file, and a
 restart begins with a pass that evaluates what is missing. One watcher works on a folder, held by a lock that the system
@@ -33,7 +34,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..suites.errors import InputError
-from .watch_files import Files, changed_kinds, replace_file, versions
+from .watch_files import BANK, Files, changed_kinds, replace_file, versions
 from .watch_options import WatchOptions
 
 ROOT = Path(__file__).resolve().parent
@@ -41,6 +42,7 @@ GRACE_S = 25.0  # that a pass may take to publish when it is asked to end while 
 PREPARE_S = 600.0  # the same before it measures: what it prepares is needed by the next pass too
 STOP_S = 10.0
 IDLE_S = 30.0  # before another pass where one got nothing done
+BANK_S = 30.0  # between a pass and the next one for nothing but newly accepted kernels
 _RETRY_S = (5.0, 300.0)  # after a failure: at first, and at most
 
 Say = Callable[[str], None]
@@ -59,7 +61,7 @@ def fingerprints(options: WatchOptions, files: Files) -> dict[str, str]:
         "protocols": files.of([ROOT.parent / "configs" / "protocols"], (".yaml",)),
         "code": files.of(code, (".py",)),
         "versions": versions(),
-        "bank": "" if options.bank is None else _bank_mark(options.bank),
+        BANK: "" if options.bank is None else _bank_mark(options.bank),
     }
 
 
@@ -134,12 +136,14 @@ class _State:
         seen: the files as the last pass found them.
         looked: the files at the last look: only what is the same in two looks is acted on.
         again: when another pass is due without any change; None = not at all.
+        ended: when the last pass did.
         failures: passes in a row.
     """
 
     seen: dict[str, str] = field(default_factory=dict)
     looked: dict[str, str] = field(default_factory=dict)
     again: float | None = 0.0
+    ended: float = -BANK_S
     failures: int = 0
     number: int = 0
     error: str | None = None
@@ -203,12 +207,16 @@ class Supervisor:
     def _look(self) -> None:
         state = self._state
         now = fingerprints(self.options, self._files)
-        steady, state.looked = now == state.looked, now
+        files = {kind: mark for kind, mark in now.items() if kind != BANK}  # its rows are never half written
+        steady, state.looked = files == state.looked, files
+        changed = changed_kinds(state.seen, now) if steady else ()
+        edited = [kind for kind in changed if kind != BANK]
         if self._pass is not None:
-            self._attend(self._pass, steady and now != state.seen)
-        if self._pass is None:
-            changed = changed_kinds(state.seen, now) if steady else ()
-            if changed or (steady and state.again is not None and time.monotonic() >= state.again):
+            self._attend(self._pass, bool(edited))
+        if self._pass is None and steady:
+            clock = time.monotonic()
+            due = state.again is not None and clock >= state.again
+            if edited or due or (changed and clock - state.ended >= BANK_S):
                 self._start(now, changed if state.number else ())
 
     def _start(self, now: dict[str, str], changed: tuple[str, ...]) -> None:
@@ -245,6 +253,7 @@ class Supervisor:
                     running.process.kill()  # what it committed is kept
             return
         self._pass = None
+        self._state.ended = time.monotonic()
         try:
             self._conclude(running)
         finally:
@@ -262,9 +271,9 @@ class Supervisor:
         result = _result(running.text(running.output))
         if result is not None:  # also where it was ended while it was leaving
             state.failures, state.error = 0, None
-            stale = result["stale"]["mutants"]
-            if stale:
-                state.again = time.monotonic() + (0.0 if result["evaluations"] else IDLE_S)
+            bank = result["bank"] or {"waiting": 0, "examined": 0}
+            if result["stale"]["mutants"] or (bank["waiting"] and bank["examined"]):
+                state.again = time.monotonic() + (0.0 if result["evaluations"] or bank["examined"] else IDLE_S)
             self._say(_line(result))
             self._publish_status("waiting")
         elif running.ending is not None:

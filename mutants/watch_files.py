@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
+BANK = "bank"  # the kind that changes by itself while a training goes on
 _SETTLED_NS = 2_000_000_000  # a file may change within a tick of its clock: a younger one is read again
 _PACKAGES = ("kernelward", "torch", "triton")
 _SKIPPED = frozenset({"__pycache__", ".git"})

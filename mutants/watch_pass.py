@@ -20,6 +20,7 @@ from ..reward.bank import BankError, KernelBank
 from ..reward.lease import DeviceLease
 from ..reward.sandbox import linux
 from ..suites.errors import InputError
+from .watch_files import BANK
 from .watch_options import WatchOptions
 from .watch_priority import EAGER, EAGER_S, give_way
 
@@ -50,10 +51,11 @@ def run_pass(
         MatrixError, BankError, OSError: something cannot be written or read now.
     """
     from ..suites.devices import resolve_device
-    from .calibrate import CalibrateOptions, Calibrator
+    from .calibrate import Calibrator
     from .calibrate_command import folders_and_ids
     from .calibrate_plan import find_targets
     from .calibrate_suites import write_suites
+    from .calibrate_values import CalibrateOptions
     from .matrix import Matrix
 
     device = resolve_device(options.device)
@@ -167,11 +169,8 @@ class _Publisher:
         return self._host
 
     def attach(self, matrix: Any, calibrator: Any) -> None:
-        from .watch_publish import read_coverage
-
         self.matrix = matrix
         self.calibrator = calibrator
-        self.before = int(read_coverage(self.options.out).get("evaluations_total", 0))
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Of the calibration: publishes when the mutants begin, and now and then while they are measured."""
@@ -219,17 +218,22 @@ class _Publisher:
                 "families": {} if guests is None else guests.families,
                 "kernels": self.bank.counts(),
                 "examined": self._host.examined,
+                "waiting": self._unverified(self.bank),
                 "false_accepts": self._host.false_accepts,
             },
             "stale": {"mutants": stale, "of": tally.current, "share": stale / tally.current if tally.current else 0.0},
             "evaluations": tally.evaluations,
-            "evaluations_total": self.before + tally.evaluations,
+            "evaluations_total": self.matrix.query("SELECT count(*) FROM cells")[0][0],  # a killed pass's as well
             "changed": list(self.changed),
             "warnings": notes,
         }
         publish(self.options.out, found)
         self._published = time.monotonic()
         return found
+
+    def _unverified(self, bank: KernelBank) -> int:
+        """Accepted kernels that can be verified here and were not yet."""
+        return sum(k.backend in (*self.options.backends, "torch") for k in bank.kernels("new"))
 
 
 def _on_own_device(options: WatchOptions) -> WatchOptions:
@@ -252,7 +256,8 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
-    eager = min(EAGER, options.nice) if request["changed"] else options.nice
+    edited = any(kind != BANK for kind in request["changed"])  # somebody waits for the answer
+    eager = min(EAGER, options.nice) if edited else options.nice
     give_way(eager)
     patience = threading.Timer(EAGER_S, give_way, [options.nice])
     patience.daemon = True

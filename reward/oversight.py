@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_WAITING = 256  # samples; a judge that is never idle long enough gets no more of them
+MOST_KEPT = 100_000  # kernels whose names are remembered, so that the bank is not asked for each of them again
 _POLL_S = 2.0  # between two looks for what the calibrator found in the bank
 _SKEW_S = 60.0  # between the clocks of machines that share a bank
 _T = TypeVar("_T")
@@ -93,6 +94,7 @@ class Oversight:
         self._last = 0
         self._uses_store = options.shared
         self._waiting = 0
+        self._kept: set[str] = set()
         self._banked_wrong: set[str] = set()
         self._counted = 0
         self._polled = 0.0
@@ -189,7 +191,7 @@ class Oversight:
     def _take(self, judged: Sequence[Judged], step: int) -> None:
         for one in judged:
             accepted = one.verdict.verdict is Outcome.CORRECT
-            if accepted and not one.verdict.cached:
+            if accepted:
                 self._keep(one)
             if accepted:
                 self._offer(Sample("audit", one.task, step, True), self._options.share)
@@ -199,8 +201,15 @@ class Oversight:
             self._poll()
 
     def _keep(self, one: Judged) -> None:
+        """Bank a kernel, once in this process: also where the verdict is an earlier one's that was killed before."""
         kernel = _banked(one)
-        self._banking(lambda bank: bank.add(kernel))
+        name = kernel_hash(kernel.source, kernel.problem_hash)
+        if name in self._kept:
+            return
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        if self._banking(lambda bank: bank.add(kernel)) is not None:
+            self._kept.add(name)
 
     def _poll(self) -> None:
         """Drop the verdicts of kernels that were found to be wrong."""

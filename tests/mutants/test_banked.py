@@ -29,7 +29,6 @@ def test_guests_join_their_problem_the_newest_ones_and_none_that_was_found_wrong
     problem = problem_from_source(PROBLEM, "tiny_relu")
     for source in ("oldest", "wrong", KERNEL, "new"):
         bank.add(kernel(source))
-    bank.add(kernel("torch code", backend="torch"))
     wrong = next(k for k in bank.kernels() if k.source == "wrong")
     bank.settle(wrong.hash, "false-accept", Evidence("e", {}, "audit").to_json())
     own = Substrate("triton/relu", "tiny_relu", "triton", "naive", KERNEL)
@@ -37,6 +36,16 @@ def test_guests_join_their_problem_the_newest_ones_and_none_that_was_found_wrong
     assert [g.source for g in target.guests] == ["new"]  # the other of the two is our own kernel
     assert target.guests[0].name.startswith(PREFIX)
     assert with_guests([target], KernelBank(bank.path), most=0) == [target]
+
+
+def test_kernels_of_torchs_operators_are_verified_once(bank: KernelBank) -> None:
+    for source in ("first", "second"):
+        bank.add(kernel(source, backend="torch"))
+    (target,) = with_guests([], bank)
+    assert [(g.source, g.backend) for g in target.guests] == [("first", "torch"), ("second", "torch")]
+    bank.settle(target.guests[0].name.removeprefix(PREFIX), "verified", "passes 2 of 2 entries")
+    (target,) = with_guests([], bank)
+    assert [g.source for g in target.guests] == ["second"]
 
 
 def test_a_problem_of_the_bank_alone_is_a_target_unless_its_source_is_broken(bank: KernelBank) -> None:

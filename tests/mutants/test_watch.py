@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelward.mutants.watch import Supervisor, Watcher, fingerprints
-from kernelward.mutants.watch_files import Files, changed_kinds
+from kernelward.mutants.watch import BANK_S, Supervisor, Watcher, fingerprints
+from kernelward.mutants.watch_files import BANK, Files, changed_kinds
 from kernelward.mutants.watch_options import WatchOptions
 from kernelward.mutants.watch_publish import read_coverage
 from kernelward.suites.errors import InputError
@@ -144,6 +144,47 @@ def test_a_pass_that_fails_is_said_once_and_tried_again(tmp_path: Path) -> None:
     assert status["state"] == "failed"
     assert "nothing to calibrate" in status["error"]
     assert supervisor._state.again is not None
+
+
+def test_new_kernels_of_a_policy_hide_no_edit_and_end_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = {"suites": "a", BANK: "0"}
+    monkeypatch.setattr("kernelward.mutants.watch.fingerprints", lambda *_: dict(marks))
+    supervisor = Supervisor(WatchOptions(out=tmp_path), lambda _: None)
+    started: list[tuple[str, ...]] = []
+    ended: list[bool] = []
+    monkeypatch.setattr(supervisor, "_attend", lambda _, outdated: ended.append(outdated))
+
+    def start(now: dict[str, str], changed: tuple[str, ...]) -> None:
+        supervisor._state.seen, supervisor._state.again = now, None
+        supervisor._state.number += 1
+        supervisor._state.ended = time.monotonic()  # it ends at once
+        started.append(changed)
+
+    monkeypatch.setattr(supervisor, "_start", start)
+
+    def look(**changes: str) -> None:
+        for _ in range(2):
+            marks[BANK] += "."  # a training has some more at every look
+            marks.update(changes)
+            supervisor._look()
+
+    look()
+    assert started == [()]  # the first pass is about everything
+    supervisor._pass = object()  # type: ignore[assignment]
+    look()
+    assert not any(ended)
+    look(suites="b")
+    assert ended[-1]
+    supervisor._pass = None
+    look()
+    assert started[1:] == [(BANK, "suites")]
+    look()
+    assert len(started) == 2  # nothing but new kernels: they wait a while
+    supervisor._state.ended -= BANK_S
+    look()
+    assert started[2:] == [(BANK,)]
 
 
 def test_a_watcher_ends_with_the_process_that_started_it(tmp_path: Path) -> None:

@@ -148,11 +148,20 @@ def test_history_goes_on_after_a_torn_line(tmp_path: Path) -> None:
     assert json.loads(lines[2]) == {"pass": 3}
 
 
-def bank_of(watched: Watched, *sources: str) -> Path:
+TORCH = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return {}
+"""
+
+
+def bank_of(watched: Watched, *sources: str, backend: str = "triton") -> Path:
     place = watched.root / "bank.sqlite"
     with KernelBank(place) as bank:
         for source in sources:
-            bank.add(BankedKernel("tiny_relu", watched.problem.hash, watched.problem.source, "triton", source, 1.0))
+            bank.add(BankedKernel("tiny_relu", watched.problem.hash, watched.problem.source, backend, source, 1.0))
     return place
 
 
@@ -167,6 +176,16 @@ def test_an_accepted_kernel_that_the_pool_finds_wrong_is_a_false_accept_with_its
     assert found.evidence.as_entry in (DENSE, DECLARED)
     assert found.evidence.reason == "value"
     assert again(watched, place)["bank"]["examined"] == 0
+
+
+def test_a_kernel_of_torchs_operators_is_verified_and_not_mutated(watched: Watched) -> None:
+    place = bank_of(watched, TORCH.format("x.clamp(min=0)"), TORCH.format("x.clone()"), backend="torch")
+    result = again(watched, place)
+    assert result["bank"]["kernels"] == {"new": 0, "verified": 1, "false-accept": 1, "unusable": 0}
+    assert (result["bank"]["examined"], result["bank"]["waiting"], result["bank"]["overall"]) == (2, 0, None)
+    assert again(watched, place)["bank"]["examined"] == 0
+    with Matrix(watched.out / "matrix.sqlite") as matrix:
+        assert len(matrix.substrates()) == 1
 
 
 def test_a_verified_kernel_is_mutated_and_counted_apart(watched: Watched) -> None:

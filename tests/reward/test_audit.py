@@ -282,6 +282,15 @@ def test_the_same_candidate_counts_once_a_step_and_is_judged_once_an_epoch(start
     assert len(watched.judge.asked) == 2
 
 
+def test_a_kernel_that_a_killed_process_had_no_time_to_bank_is_banked_by_the_next(start: Start, task: Task) -> None:
+    watched = start(share=0.0)
+    assert watched.bank is not None
+    one = accepted(task)
+    watched.oversight.watch([Judged(task, replace(one.verdict, cached=True))], 1)  # judged before, by the store
+    assert watched.oversight.drain(20)
+    assert [k.source for k in watched.bank.kernels()] == [task.candidate]
+
+
 def test_what_the_calibrator_finds_in_the_bank_is_taken_note_of(
     start: Start, task: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
