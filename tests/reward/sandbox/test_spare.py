@@ -1,0 +1,112 @@
+"""A child that is made ahead, so that a candidate need not wait for it."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from kernelward.reward.sandbox.limits import Limits
+from kernelward.reward.sandbox.session import Zygote
+
+SOURCE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
+
+
+def descendants(pid: int) -> set[int]:
+    found = set[int]()
+    waiting = [pid]
+    while waiting:
+        each = waiting.pop()
+        try:
+            with open(f"/proc/{each}/task/{each}/children") as file:
+                children = [int(word) for word in file.read().split()]
+        except OSError:
+            continue
+        found.update(children)
+        waiting += children
+    return found
+
+
+def within(seconds: float, question: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not question():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def settled(zygote: Zygote) -> set[int]:
+    """The zygote's processes, once no further one has come for a while."""
+    found = descendants(zygote.pid)
+    quiet_since = time.monotonic()
+    while time.monotonic() < quiet_since + 0.5:
+        time.sleep(0.02)
+        now = descendants(zygote.pid)
+        if now != found:
+            found, quiet_since = now, time.monotonic()
+    return found
+
+
+class Ahead:
+    """A zygote that keeps a spare, and what of its processes are the child that waits."""
+
+    def __init__(self) -> None:
+        self.zygote = Zygote("torch", spare=True)
+        self.zygote.report  # noqa: B018 - wait until it is warm
+        self._own = settled(self.zygote)
+
+    def waiting(self) -> set[int]:
+        return settled(self.zygote) - self._own
+
+
+@pytest.fixture(scope="module")
+def ahead() -> Iterator[Ahead]:
+    made = Ahead()
+    with made.zygote:
+        made.zygote.spawn().close()
+        yield made
+
+
+def test_the_child_that_waits_gets_the_next_candidate_and_another_one_takes_its_place(ahead: Ahead) -> None:
+    waiting = ahead.waiting()
+    before = settled(ahead.zygote)
+    assert waiting
+    with ahead.zygote.spawn() as child:
+        child.load(SOURCE)
+        assert waiting < settled(ahead.zygote)
+    after = settled(ahead.zygote)
+    assert not waiting & after
+    assert len(after) == len(before)
+
+
+def test_one_that_died_while_it_waited_is_replaced(ahead: Ahead) -> None:
+    waiting = ahead.waiting()
+    for pid in waiting:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert within(5.0, lambda: not waiting & descendants(ahead.zygote.pid))
+    with ahead.zygote.spawn() as child:
+        child.load(SOURCE)
+
+
+def test_another_limit_gets_a_child_of_its_own(ahead: Ahead) -> None:
+    ahead.zygote.spawn(Limits(run_s=1.0)).close()
+    settled(ahead.zygote)
+    with ahead.zygote.spawn(Limits(run_s=2.0)) as child:
+        assert child.limits.run_s == 2.0
+        child.load(SOURCE)
+
+
+def test_a_spare_ends_with_its_zygote(ahead: Ahead) -> None:
+    waiting = ahead.waiting()
+    assert waiting
+    ahead.zygote.close()
+    assert within(5.0, lambda: not any(os.path.exists(f"/proc/{pid}") for pid in waiting))
+
+
+def test_without_a_spare_nothing_waits(zygote: Zygote) -> None:
+    before = settled(zygote)
+    zygote.spawn().close()
+    assert settled(zygote) == before
