@@ -46,6 +46,8 @@ OFFICIAL_FLAGS = ReferenceFlags(matmul_tf32=False, cudnn_tf32=True)  # torch's d
 LIMITS = Limits(run_s=10.0, build_s=20.0)
 LIMITS_GPU = Limits(run_s=10.0, build_s=20.0, load_s=120.0)
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
+#: The same for children in which CUDA reported an error. It would report it for whatever is asked of them later.
+GIVEN_UP = 30
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
@@ -230,6 +232,7 @@ class KernelRun:
         self.problem = problem
         self.mode = host.mode(backend)
         self.deaths = 0
+        self.given_up = 0
         self._session: ChildSession | None = None
         self._built: object = None
 
@@ -252,7 +255,7 @@ class KernelRun:
             None where it says nothing about the kernel (the engine here cannot run this dtype, for one).
 
         Raises:
-            KernelBroken: it does not load, or died more than `RESTARTS` times.
+            KernelBroken: it does not load, died more than `RESTARTS` times, or had more than `GIVEN_UP` CUDA errors.
             ChildFailure: `infra_error` only.
             OracleError: the reference cannot answer an entry that the gate admitted.
         """
@@ -271,6 +274,8 @@ class KernelRun:
         for index in range(draws):
             if self.deaths > RESTARTS:
                 raise KernelBroken(f"it ended its process {self.deaths} times")
+            if self.given_up > GIVEN_UP:
+                raise KernelBroken(f"CUDA reported an error in {self.given_up} processes")
             draw = self.host.draw(self.problem, question, index)
             try:
                 found.append(self._ask(question, draw))
@@ -328,6 +333,9 @@ class KernelRun:
         if not failure.alive:
             self._close()
             self.deaths += 1
+        elif failure.reason == "cuda-error" and self.host.on_gpu:  # on the emulator it ends with the run
+            self._close()
+            self.given_up += 1
         if failure.phase == "load" and failure.kind != "timeout":
             raise KernelBroken(failure.message or failure.reason)
         if failure.kind == "unrefereeable":

@@ -64,9 +64,10 @@ class EmulatorEngine:
             raise
 
     def configure(self, variant: Mapping[str, Any]) -> None:
-        """Take the variant of the next run; {} is the plain one."""
+        """Take the variant of the next run; {} is the plain one. A kernel that died in an earlier run is forgotten."""
         self._variant = Variant.from_json(variant)
         for module in self._modules or ():
+            module.reset()
             module.configure(self._variant)
 
     def findings(self) -> list[dict[str, Any]]:

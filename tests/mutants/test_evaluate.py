@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
+from kernelward.mutants.matrix_schema import VARIANTS
 from kernelward.suites.entry import Entry
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.validity import Measured, admit
@@ -115,6 +116,38 @@ def test_a_refusal_of_a_changed_shape_is_no_kill_and_one_of_the_declared_shape_i
     assert declared is not None
     assert (changed.cls, changed.killed) == ("refused", False)
     assert (declared.cls, declared.killed) == ("crash", True)
+
+
+WILD = '''
+import torch
+from torch.utils.cpp_extension import load_inline
+CUDA = r"""
+#include <torch/extension.h>
+__global__ void k(const float* x, float* y, long n) {
+    long i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = fmaxf(n == 165 ? x[i + (1L << 40)] : x[i], 0.0f);
+}
+torch::Tensor run(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    k<<<(x.numel() + 31) / 32, 32>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.numel());
+    return y;
+}
+"""
+wild = load_inline(name="wild", cpp_sources="torch::Tensor run(torch::Tensor x);", cuda_sources=CUDA, functions=["run"])
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return wild.run(x)
+'''
+
+
+def test_a_kernel_that_died_on_one_entry_is_judged_afresh_on_the_next(running: Evaluator) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    small, declared = Entry.make("normal", constants={"rows": 5}), Entry.make("normal")
+    measured = admit(problem, declared, seeds=2).measured
+    with running.open(WILD, "cuda", problem) as run:
+        found = [run.cell(Question(entry, measured, variant), 3) for variant in VARIANTS for entry in (small, declared)]
+        assert run.deaths == 0
+    assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("pass", 1)] * 2
 
 
 def test_a_kernel_that_cannot_be_loaded_has_no_cells(running: Evaluator) -> None:
