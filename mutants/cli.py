@@ -129,6 +129,63 @@ def coverage(
 
 
 @app.command()
+def measure(
+    checker: Annotated[
+        str,
+        typer.Argument(
+            help="A command with {problem} and {candidate}, exit code 0 = pass, 1 = fail; or package:function."
+        ),
+    ],
+    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix that says what is witnessed.")] = _MATRIX,
+    problems: Annotated[
+        list[str] | None,
+        typer.Option("--problems", envvar="KERNELBENCH_DIR", metavar="DIR|ID", help="Folders, ids or files; repeat."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Answers are kept under it; a changed checker needs a new one.")
+    ] = None,
+    answers: Annotated[Path | None, typer.Option("--answers", help="JSON lines; beside the matrix.")] = None,
+    budget: Annotated[str, typer.Option("--budget", help="Time for asking: 90s, 25m, 2h.")] = "25m",
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Candidates at one time.")] = 2,
+    time_limit: Annotated[float, typer.Option("--time-limit", min=1.0, help="Seconds for one candidate.")] = 300.0,
+    backend: Annotated[list[str] | None, typer.Option("--backend", help="Mutants in cuda or triton; repeat.")] = None,
+    substrates: Annotated[Path | None, typer.Option("--substrates", help="Folder in place of our own.")] = None,
+    by: Annotated[str, typer.Option("--by", help="family, problem, operator or backend.")] = "family",
+    device_class: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the fuller one.")] = None,
+    fail_under: Annotated[
+        float | None, typer.Option("--fail-under", metavar="PERCENT", help="Exit code 1 below this.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """How many mutants somebody else's checker detects. It runs wrong kernels with your rights: use a container."""
+    from .coverage_report import grouping
+    from .foreign_command import MeasureOptions, backends_of, run_measure
+
+    raise typer.Exit(
+        run_measure(
+            MeasureOptions(
+                checker=checker,
+                matrix=matrix,
+                name=name,
+                problems=tuple(problems or ()),
+                answers=answers,
+                budget=budget,
+                workers=workers,
+                time_limit=time_limit,
+                backends=backends_of(backend or ()),
+                substrates=substrates,
+                by=grouping(by),
+                device_class=device_class,
+                fail_under=fail_under,
+                as_json=as_json,
+                markdown=markdown,
+            )
+        )
+    )
+
+
+@app.command()
 def report(
     matrix: Annotated[
         Path | None, typer.Option("--matrix", help=f"The kill matrix; {_MATRIX} by default.", show_default=False)

@@ -123,7 +123,7 @@ def measure(
     Raises:
         InputError: an unknown protocol, or nothing to count.
     """
-    device_class = device_class or _fullest(matrix)
+    device_class = device_class or fullest(matrix)
     problems = read_problems(matrix, device_class)
     if not any(cells.mutants for cells in problems):
         raise InputError(f"{matrix.path}: no mutants on {device_class} yet: run `kernelward calibrate` first")
@@ -152,7 +152,7 @@ def measure(
     )
 
 
-def _fullest(matrix: Matrix) -> str:
+def fullest(matrix: Matrix) -> str:
     found = matrix.query(
         "SELECT e.device_class FROM cells c JOIN entries e ON e.id = c.entry "
         "GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT 1"
