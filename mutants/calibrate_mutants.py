@@ -7,9 +7,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from ..reward.sandbox.failure import ChildFailure
-from ..suites.hashing import short, stable_hash
 from ..suites.problem import Problem
-from .calibrate_plan import Questions, ordered
+from .calibrate_plan import ordered, questions_hash
 from .calibrate_values import Run, Work
 from .evaluate import CellResult, Evaluator, environment
 from .interactions import members, members_first, survive_alone
@@ -87,7 +86,7 @@ class Mutants:
             withdraw_substrates(matrix, work.target.problem, {s.hash for s in there})
         asked = matrix.asked(work.problem_id)
         rows = {row.uid: (id, row) for id, row in matrix.mutants(work.problem_id).items()}
-        wanted = _hash_of(work.questions)
+        wanted = questions_hash(work.questions)
         for id, substrate in (*work.substrates.items(), *work.guests.items()):
             here = matrix.add_environment(environment(self._evaluator, substrate.backend))
             try:
@@ -169,7 +168,7 @@ class Mutants:
         if found.broken and not cells and not done:  # valid CUDA that this engine cannot run: no mutant here
             run.matrix.set_mutant_state(id, "excluded", how="engine")
             return
-        run.matrix.put_row(id, queue.environment, _hash_of(questions), cells)
+        run.matrix.put_row(id, queue.environment, questions_hash(questions), cells)
         run.evaluated(len(cells))
 
 
@@ -189,9 +188,3 @@ def _cell(mutant: int, entry: int, environment: int, result: CellResult) -> Cell
     return Cell(
         mutant, entry, environment, result.variant, result.seeds, result.cls, result.errs, result.margin, result.seconds
     )
-
-
-def _hash_of(questions: Questions) -> str:
-    """Names a set of questions; what an answer depends on beside them is in the environment."""
-    pool = [[a.id, a.question.races] for a in questions.pool]
-    return short(stable_hash([pool, [[a.id for a in group.asked] for group in questions.official]]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
 from ..suites.errors import InputError
-from ..suites.hashing import sha256_text
+from ..suites.hashing import sha256_text, short, stable_hash
 from ..suites.problem import Problem, find_problem
 from ..suites.protocol import load_protocol
 from ..suites.select import DENSE
@@ -93,6 +93,12 @@ class Questions:
 
     pool: tuple[Asked, ...]
     official: tuple[Official, ...]
+
+
+def questions_hash(questions: Questions) -> str:
+    """Names a set of questions; what an answer depends on beside them is in the environment."""
+    pool = [[a.id, a.question.races] for a in questions.pool]
+    return short(stable_hash([pool, [[a.id for a in group.asked] for group in questions.official]]))
 
 
 def pool_questions(pool: Pool, ids: dict[str, int]) -> tuple[Asked, ...]:

@@ -18,12 +18,13 @@ def mutate(
     substrate: Annotated[str, typer.Argument(help="Name of a substrate, or a file with a CUDA or Triton candidate.")],
     show: Annotated[str | None, typer.Option("--show", metavar="ID", help="Print this mutant as a diff.")] = None,
     family: Annotated[str | None, typer.Option("--family", help="List this family of operators alone.")] = None,
+    matrix: Annotated[Path, typer.Option("--matrix", help="With --show: how to reproduce what is in it.")] = _MATRIX,
     as_json: JsonOption = False,
 ) -> None:
     """List the mutants of a kernel, or print one as a diff."""
     from .mutate import run_mutate
 
-    raise typer.Exit(run_mutate(substrate, show, family, as_json))
+    raise typer.Exit(run_mutate(substrate, show, family, as_json, matrix))
 
 
 @app.command()
@@ -181,6 +182,37 @@ def measure(
                 as_json=as_json,
                 markdown=markdown,
             )
+        )
+    )
+
+
+@app.command()
+def replay(
+    mutant: Annotated[str, typer.Argument(help="Id of a mutant in the matrix.")],
+    entry: Annotated[str, typer.Argument(help="Id of an entry that it was put to.")],
+    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix.")] = _MATRIX,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto: where it was measured.")] = "auto",
+    problems: Annotated[
+        list[Path] | None,
+        typer.Option("--problems", envvar="KERNELBENCH_DIR", metavar="DIR", help="Folders of problems; repeat."),
+    ] = None,
+    substrates: Annotated[Path | None, typer.Option("--substrates", help="Folder beside our own.")] = None,
+    bank: Annotated[Path | None, typer.Option("--bank", help="Of accepted kernels, the reward's by default.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure one cell of the kill matrix again. Exit code 0 if the same is seen, 1 if not."""
+    from .replay_command import run_replay
+
+    raise typer.Exit(
+        run_replay(
+            mutant,
+            entry,
+            matrix=matrix,
+            device=device,
+            problems=problems or (),
+            substrates=substrates,
+            bank=bank,
+            as_json=as_json,
         )
     )
 

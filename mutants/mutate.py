@@ -13,8 +13,10 @@ from rich.table import Table
 
 from ..reward.screen import detect_backend
 from ..suites.errors import InputError
+from .matrix import Matrix
 from .mutant import FAMILIES, Mutant, Substrate, generate
 from .operators import OPERATORS, operators_for
+from .replay_line import replay_line
 from .substrates import list_substrates, load_substrate
 
 
@@ -66,7 +68,13 @@ def select_mutant(mutants: list[Mutant], identity: str) -> Mutant:
     raise InputError(f"{len(found)} mutants begin with {identity}: give more of the id")
 
 
-def run_mutate(substrate: str, show: str | None = None, family: str | None = None, as_json: bool = False) -> int:
+def run_mutate(
+    substrate: str,
+    show: str | None = None,
+    family: str | None = None,
+    as_json: bool = False,
+    matrix: Path | None = None,
+) -> int:
     """Body of the command.
 
     Args:
@@ -74,7 +82,8 @@ def run_mutate(substrate: str, show: str | None = None, family: str | None = Non
         show: id of the mutant to print as a diff; a unique beginning is enough.
         family: list this family alone.
         as_json: one JSON object: `substrate`, `problem`, `backend`, `hash`, and `mutants`, each with `id`, `operator`,
-            `family`, `line`, `detail`; with `show` that mutant's fields, its `source` and its `diff`.
+            `family`, `line`, `detail`; with `show` that mutant's fields, its `source`, its `diff` and `replays`.
+        matrix: a kill matrix, which may be missing: with `show`, the commands that reproduce what is in it.
 
     Returns:
         0.
@@ -90,7 +99,8 @@ def run_mutate(substrate: str, show: str | None = None, family: str | None = Non
     if family is not None:
         mutants = [mutant for mutant in mutants if mutant.family == family]
     if show is not None:
-        _show(original, select_mutant(mutants, show), as_json)
+        mutant = select_mutant(mutants, show)
+        _show(original, mutant, as_json, _replays(mutant.id, matrix))
     elif as_json:
         fields = ("id", "operator", "family", "line", "detail")
         listed = [{name: getattr(mutant, name) for name in fields} for mutant in mutants]
@@ -109,15 +119,38 @@ def _head(substrate: Substrate) -> dict[str, Any]:
     }
 
 
-def _show(substrate: Substrate, mutant: Mutant, as_json: bool) -> None:
+def _replays(mutant: str, path: Path | None) -> list[str]:
+    """Per class of device, the commands for its clearest kill and for what it passes with the largest error."""
+    if path is None or not path.is_file():
+        return []
+    lines = []
+    with Matrix(path, create=False) as matrix:
+        id = next((id for id, row in matrix.mutants().items() if row.uid == mutant), None)
+        entries = matrix.entries()
+        cells = [] if id is None else matrix.cells(id)
+    cells = [c for c in cells if entries[c.entry].admitted]
+    for device_class in sorted({entries[c.entry].device_class for c in cells}):
+        here = [c for c in cells if entries[c.entry].device_class == device_class]
+        for passed in (False, True):
+            found = [c for c in here if (c.outcome in ("pass", "refused")) == passed]
+            if found:
+                cell = max(found, key=lambda c: (max(c.errs, default=0.0), -entries[c.entry].bytes))
+                line = replay_line(mutant, entries[cell.entry].uid, device_class, path)
+                lines.append(f"{line}  # {cell.outcome}")
+    return lines
+
+
+def _show(substrate: Substrate, mutant: Mutant, as_json: bool, replays: list[str]) -> None:
     diff = mutant.diff(substrate.source)
     if as_json:
-        print(json.dumps({**asdict(mutant), "diff": diff}))
+        print(json.dumps({**asdict(mutant), "diff": diff, "replays": replays}))
         return
     operator = OPERATORS[mutant.operator]
     print(f"{mutant.id}  {mutant.operator} ({mutant.family}), line {mutant.line}: {mutant.detail}")
     print(f"What it changes: {operator.summary}\nWhy a checker may miss it: {operator.escapes}\n")
     print(diff, end="")
+    for line in replays:
+        print(f"\n{line}")
 
 
 def _table(substrate: Substrate, mutants: list[Mutant]) -> None:

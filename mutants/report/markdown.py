@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from ..coverage_table import markdown as counts
 from ..coverage_table import percent
+from ..replay_line import replay_line
 from .facts import HEAD, Facts, ProblemFacts, entry_label
 from .history import History
 from .html import missing
@@ -68,7 +69,14 @@ def _survivors(facts: Facts, sources: Sources) -> list[str]:
     title = f"**Survivors** ({min(len(found), _SURVIVORS)} of {len(found)})"
     header = ("mutant", "kernel", "missed by", "came closest", "would be caught by")
     diffs = [text for p, i, _ in found[:_DIFFS] if (text := _diff(p, i, sources))]
+    commands = [line for p, i, missed in found[:_SURVIVORS] if (line := _replay(facts, p, i, missed))]
     parts = [f"{title}\n\n{_table(header, rows)}"]
+    if commands:
+        text = visible("\n".join(commands))
+        fence = _fence(text)
+        parts.append(
+            f"<details><summary>Commands that reproduce them</summary>\n\n{fence}\n{text}\n{fence}\n\n</details>"
+        )
     if diffs:
         parts.append("<details><summary>Diffs of the first</summary>\n\n" + "\n\n".join(diffs) + "\n\n</details>")
     return parts
@@ -104,8 +112,24 @@ def _diff(p: ProblemFacts, i: int, sources: Sources) -> str:
         lines += [f"+ {text}" for text in hunk.added]
         lines += [f"  {text}" for text in before[start + hunk.removed : start + hunk.removed + _CONTEXT]]
     text = visible("\n".join(lines))
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    fence = _fence(text)
     return f"{escape(row.name)}, line {mutant.line} ({mutant.uid})\n\n{fence}diff\n{text}\n{fence}"
+
+
+def _fence(text: str) -> str:
+    """Longer than whatever looks like one in the text."""
+    return "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+
+
+def _replay(facts: Facts, p: ProblemFacts, i: int, missed: list[str]) -> str:
+    """The command for the cell that catches a survivor at the least cost, or that came closest; "" of none."""
+    catchers = [c for c in p.cells.columns("pool") if p.shown[i, c]]
+    closest = p.checkers[missed[0]].closest(i)
+    column = min(catchers, key=lambda c: p.cells.entries[c].bytes, default=None if closest is None else closest[0])
+    if column is None:
+        return ""
+    report = facts.report
+    return replay_line(p.cells.mutants[i].uid, p.cells.entries[column].uid, report.device_class, report.matrix)
 
 
 def _history(history: History) -> str:

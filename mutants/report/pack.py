@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..coverage_cells import ProblemCells
 from ..matrix_schema import CODES
+from ..replay_line import replay_line
 from .facts import Facts, ProblemFacts, entry_label
 from .sources import Sources, summaries
 
@@ -69,7 +70,11 @@ def index_block(facts: Facts) -> dict[str, Any]:
         for i in _survivors(p, names)
     ]
     about = summaries(operators)
+    head, _, tail = replay_line("MUTANT", "ENTRY", facts.report.device_class, facts.report.matrix).partition(
+        "MUTANT ENTRY"
+    )
     return {
+        "replay": [head.strip(), tail.strip()],
         "checkers": list(names),
         "families": list(families),
         "operators": [[name, *about.get(name, ("", ""))] for name in operators],

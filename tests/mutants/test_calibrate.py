@@ -10,6 +10,7 @@ import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kernelward.mutants.calibrate import Calibrator
@@ -20,6 +21,7 @@ from kernelward.mutants.calibrate_values import CalibrateOptions, Tally
 from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.mutant import FAMILIES, generate
+from kernelward.mutants.replay_command import run_replay
 from kernelward.mutants.substrates import list_substrates
 from kernelward.mutants.watch import only_one
 from kernelward.suites.errors import InputError
@@ -252,6 +254,69 @@ def test_the_command_writes_a_suite_that_carries_its_coverage(
         report = other.import_delta(how.out / "delta.xz")
         assert report.added > 100
         assert measure(other).get("kernelward@3").ours == measure(Matrix(how.matrix_path)).get("kernelward@3").ours
+
+
+@pytest.fixture
+def replayed(world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path) -> dict[str, Any]:
+    """Arguments of a replay from a copy of the matrix."""
+    copy = shutil.copy(first[1].matrix_path, tmp_path / "matrix.sqlite")
+    return {"matrix": Path(copy), "problems": [world / "problems"], "substrates": world / "kernels", "device": "cpu"}
+
+
+def _cells(path: Path, outcome: str) -> tuple[str, str]:
+    """A mutant and an entry with a strict cell of this class."""
+    with Matrix(path) as matrix:
+        rows = matrix.query(
+            "SELECT m.uid, e.uid FROM cells c JOIN mutants m ON m.id = c.mutant JOIN entries e ON e.id = c.entry "
+            "WHERE c.class = ? AND c.variant = 'strict' ORDER BY 1, 2",
+            (outcome,),
+        )
+    return rows[0]
+
+
+def test_a_kill_and_a_survivor_are_reproduced_and_what_is_not_the_same_is_said(
+    replayed: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = replayed["matrix"]
+    kill, survivor = _cells(path, "value"), _cells(path, "pass")
+    assert run_replay(*kill, **replayed, as_json=True) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["same"]
+    assert all(cell["identical"] for cell in shown["cells"])
+    assert shown["mutant"]["diff"].count("\n-") >= 1
+    assert shown["command"] == f"kernelward replay {kill[0]} {kill[1]} --device cpu --matrix {path}"
+    with Matrix(path) as matrix, matrix.transaction() as connection:
+        connection.execute("UPDATE cells SET errs = '[0.25]' WHERE class = 'pass'")
+    assert run_replay(*survivor, **replayed) == 1
+    text = capsys.readouterr().out
+    assert "stored: pass in 1 draw, error 0.25" in text
+    assert text.rstrip().endswith("different")
+
+
+def test_what_cannot_be_replayed_is_named(replayed: dict[str, Any], world: Path, tmp_path: Path) -> None:
+    path = replayed["matrix"]
+    mutant, entry = _cells(path, "value")
+    with pytest.raises(InputError, match="no mutant ffff in"):
+        run_replay("ffff", entry, **replayed)
+    with pytest.raises(InputError, match=r"no entry nothing in .* for ramped on cpu; it has"):
+        run_replay(mutant, "nothing", **replayed)
+    other = shutil.copytree(world / "kernels", tmp_path / "kernels")
+    (Path(other) / "cuda" / "right.py").write_text(KERNEL + "\n")
+    with pytest.raises(InputError, match=r"substrate cuda/right .* has changed since"):
+        run_replay(mutant, entry, **{**replayed, "substrates": other})
+    edited = tmp_path / "problems"
+    edited.mkdir()
+    (edited / "ramped.py").write_text(PROBLEM.replace("64", "65"))
+    with pytest.raises(InputError, match="not the problem that was measured any more"):
+        run_replay(mutant, entry, **{**replayed, "problems": [edited]})
+    with Matrix(path) as matrix, matrix.transaction() as connection:
+        connection.execute("UPDATE mutants SET uid = 'eeee' WHERE uid = ?", (mutant,))
+    with pytest.raises(InputError, match=r"mutant eeee is not made any more: .* of cuda/right"):
+        run_replay("eeee", entry, **replayed)
+    with Matrix(path) as matrix, matrix.transaction() as connection:
+        connection.execute("DELETE FROM cells")
+    with pytest.raises(InputError, match="was put to no entry: its state is ready"):
+        run_replay("eeee", entry, **replayed)
 
 
 def test_a_folder_that_another_process_works_on_is_left_alone_but_can_be_exported(world: Path, tmp_path: Path) -> None:

@@ -157,6 +157,7 @@ def test_blocks_are_the_same_for_the_same_facts_and_come_back(facts) -> None:
     index = pack.index_block(facts)
     text = pack.block(index)
     assert text == pack.block(index)
+    assert index["replay"] == ["kernelward replay", f"--device cpu --matrix {facts.report.matrix}"]
     assert json.loads(gzip.decompress(base64.b64decode(text))) == index
 
 

@@ -184,6 +184,7 @@ def test_markdown_shows_survivors_and_nothing_of_the_data_is_markup(folder: Path
     rows = [line for line in text.splitlines() if line.startswith("|")]
     by_table = [line.count("|") for line in rows if "site MISSED" in line]
     assert set(by_table) == {6}
+    assert "kernelward replay" not in text  # such a problem's mutants have ids that are none
 
 
 def test_markdown_is_escaped_to_what_it_was() -> None:
@@ -238,7 +239,34 @@ def test_a_browser_lists_survivors_and_shows_hostile_texts_as_texts(folder: Path
     assert "site MISSED" in text
     assert "0.8 of what it allows" in text
     assert "onerror=alert(1)>\\u202e|`@all`" in text  # a mutant's detail, in the section of its problem
+    assert "kernelward replay" not in text
     assert any("7 mutants by 8 entries" in (c.get("aria-label") or "") for c in shown.of("canvas"))
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page and its Markdown of a matrix without hostile texts."""
+    folder = tmp_path_factory.mktemp("honest")
+    Reported(folder / "m.sqlite", problem="relu").matrix.close()
+    options = ReportOptions(folder / "m.sqlite", folder / "report.html", markdown=folder / "report.md")
+    assert run_report(options) == 0
+    return folder
+
+
+def replays(folder: Path) -> re.Pattern[str]:
+    return re.compile(rf"kernelward replay relu-0000000\d \w+-\w{{12}} --device cpu --matrix {folder}/m\.sqlite")
+
+
+def test_markdown_has_a_command_for_every_survivor_that_it_lists(honest: Path) -> None:
+    lines = (honest / "report.md").read_text().splitlines()
+    listed = [line for line in lines if line.startswith("| lt2le")]
+    assert sum(bool(replays(honest).fullmatch(line)) for line in lines) == len(listed) >= 2
+
+
+@browser
+def test_a_browser_shows_a_survivor_with_the_command_that_reproduces_it(honest: Path, tmp_path: Path) -> None:
+    shown = Page(in_chromium(honest / "report.html", tmp_path))
+    assert any(replays(honest).fullmatch(text) for text in shown.texts)
 
 
 def ten_thousand(path: Path) -> None:

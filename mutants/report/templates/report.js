@@ -132,6 +132,8 @@
     return [text.slice(0, a), a < end ? el("mark", {}, text.slice(a, end)) : null, text.slice(end)];
   }
 
+  const ID = /^[\w.-]+$/; // of what may be pasted into a shell
+
   async function showMutant(panel, index, at, i) {
     const data = await problem(at), m = data.mutants, own = m.substrate[i];
     const width = data.shape[1], codes = data.codes.subarray(i * width, (i + 1) * width);
@@ -154,6 +156,11 @@
     parts.push(table(title, [[title], ["error / tolerance"]],
       ranked.slice(0, 6).map((c) => el("tr", {}, el("td", {}, data.entries[c].label), el("td", {}, codeText(codes[c]))))));
     parts.push(el("p", {}, el("code", {}, "kernelward mutate " + substrate + " --show " + m.uid[i])));
+    const near = survivor && survivor[10].length && survivor[10][0] ? [survivor[10][0][0]] : [];
+    for (const c of new Set([...ranked.slice(0, 1), ...near])) {
+      const ids = [m.uid[i], data.entries[c].uid], words = [index.replay[0], ...ids, index.replay[1]];
+      if (ids.every((id) => ID.test(id))) parts.push(el("p", {}, el("code", {}, words.join(" "))));
+    }
     panel.replaceChildren(...parts);
   }
 
