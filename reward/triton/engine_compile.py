@@ -16,6 +16,15 @@ import torch
 
 from ..sandbox.engine import CompileFailure, LoadContext, TorchEngine, describe, load_module
 
+HOOKS = (
+    ("triton.knobs", "compilation.disable_line_info"),
+    ("triton.backends.compiler", "GPUTarget"),
+    ("triton.backends.nvidia.compiler", "CUDABackend.add_stages"),
+    ("triton.runtime", "driver.set_active"),
+    ("triton.runtime.jit", "JITFunction.run"),
+    ("triton.runtime.jit", "JITFunction._do_compile"),
+)
+"""What Triton has to have for this engine: module and attribute. Versions 3.6.0 and 3.7.1 have all of it."""
 CAPABILITY = 90
 SHARED_BYTES = 227 << 10
 """Shared memory that a block of that target can have."""
@@ -67,14 +76,17 @@ class TritonCompileEngine(TorchEngine):
 
     def __init__(self) -> None:
         self._compiled: list[dict[str, Any]] = []
+        self._lacking = ""
 
     def warm(self) -> None:
         """Import torch and Triton, and let launches compile. Nothing is compiled here: LLVM's threads end with a fork.
 
-        Raises:
-            RuntimeError: this Triton compiles in another way.
+        Where this version of Triton compiles in another way, nothing will be compiled at all.
         """
         super().warm()
+        self._lacking = lacking_hook()
+        if self._lacking:
+            return
         for module in ("triton", "triton.language", "triton.compiler", "triton.language.extra.cuda.libdevice"):
             importlib.import_module(module)
         from triton import knobs
@@ -82,8 +94,6 @@ class TritonCompileEngine(TorchEngine):
         from triton.runtime import driver
         from triton.runtime.jit import JITFunction
 
-        if not hasattr(JITFunction, "_do_compile") or not hasattr(CUDABackend, "add_stages"):
-            raise RuntimeError("this version of Triton does not compile by stages")
         knobs.compilation.disable_line_info = True  # not by the environment: a candidate's is another
         driver.set_active(_Driver())
         # What the first compilation would do else: a hash of the whole installation, imports.
@@ -139,6 +149,10 @@ class TritonCompileEngine(TorchEngine):
         """
         self._compiled = []
         model = load_module(source, context)
+        if self._lacking:
+            why = f"this version of Triton has no {self._lacking}"
+            self._compiled.append({"code": "source", "message": "", "why": why})
+            return model
         call = context.options["call"]
         failures: list[CompileFailure] = []
         try:
@@ -157,6 +171,18 @@ class TritonCompileEngine(TorchEngine):
         its name; `always` is `no` where an argument is absent, so that other calls may be compiled otherwise. A finding
         with the code `source` says why there are no more."""
         return self._compiled
+
+
+def lacking_hook() -> str:
+    """The first of `HOOKS` that this version of Triton does not have; "" where all are there."""
+    for module, path in HOOKS:
+        try:
+            found: Any = importlib.import_module(module)
+            for name in path.split("."):
+                found = getattr(found, name)
+        except (ImportError, AttributeError):
+            return f"{module}.{path}"
+    return ""
 
 
 def _without_data(value: Any) -> Any:

@@ -1,5 +1,6 @@
 """Screens: what compiles, what compiles to nothing new, and that a mutant's module level stays in its sandbox."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -201,6 +202,20 @@ def test_triton_code_that_depends_on_shapes_counts_by_its_text_as_well(triton_sc
     (same,) = by_ptx(triton_screener, source, changed("i = tl", "i = 0 + tl", source))
     assert (same.state, same.how) == ("ready", "source")
     assert "relu_kernel" in same.detail
+
+
+def test_a_triton_that_compiles_in_another_way_leaves_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton", reason="a hook of Triton is removed where Triton is installed")
+    removed = "from triton.runtime.jit import JITFunction\ndel JITFunction._do_compile\n"
+    (tmp_path / "sitecustomize.py").write_text(removed)  # imported by every Python that is started from here on
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with Screener("triton") as screener:
+        found = by_ptx(screener, KERNEL, changed("i = tl", "i = 0 + tl", KERNEL), changed("def posi", "# posi", KERNEL))
+    assert [item.state for item in found] == ["ready", "compile-error"]
+    assert (found[0].how, found[0].detail) == (
+        "source",
+        "this version of Triton has no triton.runtime.jit.JITFunction._do_compile",
+    )
 
 
 def test_documentation_does_not_count_in_python() -> None:
