@@ -4,6 +4,9 @@ BIN := .venv/bin
 READY := .venv/.ready
 TREE := build/tree
 ROOMS := configs suites reward mutants
+# Most of seven million lines is never imported; what is, Python compiles at its first import.
+PIP := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 # Processes that share the tests; each holds a few judges of its own, about 2 GB.
 JOBS ?= 2
 # Torch's threads of two processes on the same cores wait for one another.
@@ -47,8 +50,8 @@ benchmarks: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[trl,triton,report,examples,test]"
+	$(PIP) torch
+	$(PIP) -e ".[trl,triton,report,examples,test]"
 	touch $@
 
 clean:
