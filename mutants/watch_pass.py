@@ -256,8 +256,8 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
-    edited = any(kind != BANK for kind in request["changed"])  # somebody waits for the answer
-    eager = min(EAGER, options.nice) if edited else options.nice
+    awaited = request["pass"] == 1 or any(kind != BANK for kind in request["changed"])
+    eager = min(EAGER, options.nice) if awaited else options.nice
     give_way(eager)
     patience = threading.Timer(EAGER_S, give_way, [options.nice])
     patience.daemon = True

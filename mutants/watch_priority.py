@@ -6,8 +6,8 @@ its own: nice 19 gets 50 % of the core, SCHED_BATCH 50 %, SCHED_IDLE 50 %, nicen
 and those that would start a session of their own stay in one of that weight (`reward.sandbox.linux.new_session`).
 
 Niceness 11 weighs 87 against the 1024 of a process that is not nice: at most 8 % of a core that somebody else could use
-all of; 19 would be 1.5 %. A pass that answers an edit takes stock at niceness 4 (29 %), which is five seconds of
-computing, so that its first publication comes within a minute where all cores are busy.
+all of; 19 would be 1.5 %. A pass that answers an edit, and the first of all, takes stock at niceness 4 (29 %), which is
+five seconds of computing, so that its first publication comes within a minute where all cores are busy.
 """
 
 import os

@@ -1,0 +1,1 @@
+"""Parts of beside_training.py."""
