@@ -47,6 +47,7 @@ $(TREE):
 
 benchmarks: $(READY)
 	$(BIN)/python benchmarks/verdicts.py
+	$(BIN)/python benchmarks/evaluations.py
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

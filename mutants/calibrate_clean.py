@@ -104,7 +104,7 @@ class CleanRuns:
             kept = {row.uid for row in entries if row.reason == CLEAN_RUN}
             pool = replace(pool, admissions=tuple(_without(a, dict.fromkeys(kept, "")) for a in pool.admissions))
         self._pools.store(id, pool, "protocol" if before else "all")
-        work = Work(target, id, pool, self._questions(id, pool))
+        work = Work(target, id, pool, questions_of(self._run, id, pool))
         for substrate in used:
             if not before and substrate.name not in found.failures:
                 continue
@@ -126,11 +126,17 @@ class CleanRuns:
                 tally.quarantined[substrate.name] = row.detail
         return work
 
-    def _questions(self, problem: int, pool: Pool) -> Questions:
-        matrix, device_class = self._run.matrix, self._run.options.device_class
-        ids = entry_ids(matrix, problem, device_class)
-        rows = matrix.entries(problem, device_class=device_class, role="protocol")
-        return Questions(pool_questions(pool, ids), official_questions(rows))
+
+def questions_of(run: Run, problem: int, pool: Pool) -> Questions:
+    """What is asked of a problem's kernels.
+
+    Args:
+        problem: row id.
+    """
+    matrix, device_class = run.matrix, run.options.device_class
+    ids = entry_ids(matrix, problem, device_class)
+    rows = matrix.entries(problem, device_class=device_class, role="protocol")
+    return Questions(pool_questions(pool, ids), official_questions(rows))
 
 
 def mark_of(pool: Pool) -> str:
