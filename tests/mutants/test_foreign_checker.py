@@ -87,8 +87,8 @@ def leaves(problem, candidate):
 """
     (tmp_path / "my_checker.py").write_text(module)
     monkeypatch.chdir(tmp_path)
-    said = {text: ask("my_checker:by_source", candidate=text) for text in ("right", "wrong", "unknown", "odd")}
-    assert [one.passes for one in said.values()] == [True, False, None, None]
+    said = {text: ask("my_checker:by_source", candidate=text) for text in ("wrong", "unknown", "odd")}
+    assert [one.passes for one in said.values()] == [False, None, None]
     assert "has to return True, False or None" in said["odd"].detail
     assert ask("my_checker:by_path", candidate="right").passes is True
     assert ask("my_checker:leaves").passes is None
