@@ -118,7 +118,7 @@ class Generator:
         if self.transform is None or not isinstance(own, Tensor) or not own.is_floating_point():
             return own
         wide = own.to(torch.float32) if own.dtype.itemsize < 4 else own
-        context = Context(traits, traits_of, rng, _dim(traits, wide))
+        context = Context(traits, traits_of, rng, working_dim(traits, wide))
         base = _logits(wide) if traits_of.structure == "probability_rows" else wide
         new = self.transform(base if wide.ndim else wide.reshape(1), context, params).to(wide.dtype)
         return keep(new.reshape(wide.shape), wide, traits_of.structure, traits_of.domain).to(own.dtype)
@@ -130,7 +130,8 @@ def _logits(probabilities: Tensor) -> Tensor:
     return logs - logs.mean(-1, keepdim=True)
 
 
-def _dim(traits: Traits, x: Tensor) -> int:
+def working_dim(traits: Traits, x: Tensor) -> int:
+    """The dimension of an input that a problem works along, counted from the end."""
     return traits.along if traits.along is not None and -traits.along <= max(1, x.ndim) else -1
 
 

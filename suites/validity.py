@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import torch
@@ -19,7 +19,9 @@ from .fan_in import fan_in
 from .hashing import derive_seed
 from .oracle import TRUE_FP32, OracleError, Truth, compute_truth, reference_outputs, tensors_of
 from .problem import Problem, is_out_of_memory
+from .promises import PROMISES, broken_promise
 from .tolerance import OUTPUT_FACTOR, TolerancePolicy, tolerance, unit_roundoff
+from .traits import inspect_problem
 
 SEEDS = 8
 POWER_DRAWS = 2  # draws that power and fan-in are measured on
@@ -32,6 +34,7 @@ REASONS = {
     "bad-output": "the reference returns something else than tensors",
     "out-of-memory": "it does not fit on this device",
     "draw-not-reproducible": "the same seed gave other inputs",
+    "broken-promise": "the inputs are not what their family's description says",
     "random": "the reference gives another answer under another random state (dropout)",
     "empty-output": "an output has no elements",
     "not-finite": "the truth holds NaN or Inf",
@@ -237,6 +240,8 @@ def _check_draw(problem: Problem, entry: Entry, device: torch.device) -> None:
     if not all(_same(a, b) for a, b in leaves):
         raise _Rejection("draw-not-reproducible", "get_inputs gave other values for the same seed")
     del second
+    if entry.generator in PROMISES:
+        _check_promise(problem, entry, first, device)
     _check_random(first)
 
 
@@ -258,6 +263,15 @@ def _check_truth(truth: Truth) -> None:
             raise _Rejection("not-finite", f"output {i} of the float64 run holds NaN or Inf")
     if all(not bool(t.any()) for t in truth.outputs):
         raise _Rejection("all-zero", "the float64 run gives nothing but zeros")
+
+
+def _check_promise(problem: Problem, entry: Entry, drawn: Drawn, device: torch.device) -> None:
+    """The inputs are what their family says of itself."""
+    plain = replace(entry, generator="own", params=(), scale=1.0)
+    traits = inspect_problem(problem, constants=dict(entry.constants))
+    wrong = broken_promise(entry, drawn.inputs, lambda: _draw(problem, plain, 0, device).inputs, traits)
+    if wrong:
+        raise _Rejection("broken-promise", wrong)
 
 
 def _check_random(drawn: Drawn) -> None:
