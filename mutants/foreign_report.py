@@ -198,7 +198,7 @@ def tables(found: Measured) -> Iterator[Rows]:
     )
     yield Rows(
         f"By {found.by}",
-        (found.by, "n", *(line.name for line in found.lines)),
+        (found.by, "n", *("the checker" if i == 0 else line.name for i, line in enumerate(found.lines))),
         tuple(
             (label, str(share.of), percent(share, True), *(percent(line.groups[label]) for line in found.lines[1:]))
             for label, share in found.lines[0].groups.items()
