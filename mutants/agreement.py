@@ -126,6 +126,7 @@ class Agreement:
     Attributes:
         variant: of the CPU's cells.
         rate: over all pairs.
+        compared: over those in which neither side crashed, hung, raced or refused: the arithmetic alone.
         by_mutant: 95 % interval of the agreement over resampled mutants; None for fewer than two mutants.
         kappa: Cohen's; NaN where both sides say one and the same of everything.
         kappa_interval: 95 %, over resampled mutants; None where too few of them have a kappa.
@@ -138,6 +139,7 @@ class Agreement:
 
     variant: Variant
     rate: Rate
+    compared: Rate
     mutants: int
     entries: int
     refused: int
@@ -156,6 +158,7 @@ class Agreement:
         return {
             "variant": self.variant,
             **self.rate.to_dict(),
+            "compared": self.compared.to_dict(),
             "mutants": self.mutants,
             "entries": self.entries,
             "refused": self.refused,
@@ -265,6 +268,7 @@ def agreement(pairs: Sequence[Pair], variant: Variant = "strict", refused: int =
     return Agreement(
         variant=variant,
         rate=_rate(pairs),
+        compared=_rate([p for p in pairs if {p.cpu.cls, p.gpu.cls} <= {"pass", "value"}]),
         mutants=len(counts),
         entries=len({(p.problem, p.entry) for p in pairs}),
         refused=refused,

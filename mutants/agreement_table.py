@@ -29,11 +29,12 @@ def run_agreement(
 
     `--json` prints one object: `format` (1), `matrix`, `by`, `fail_under` (null where not asked), `ok`, `strict`, and
     `plain` (null where the CPU has no plain cell that counts); both with `variant`, `agree`, `of`, `share`, `low`,
-    `high` (Wilson), `mutants`, `entries`, `refused` (pairs left out because both refused), `by_mutant` (interval over
-    resampled mutants, or null), `kappa`, `kappa_interval`, `verdicts` and `confusion` (lists of `cpu`, `cuda`,
-    `pairs`), `classes` {`cpu`, `cuda`: {class: a rate}}, `groups` {label: a rate} and `disagreements` (a list with
-    `cause`, `cpu`, `cuda`, `family`, `operator`, `pairs`, `mutants`, `problems`, and of the first pair `mutant`,
-    `entry`, `ratios`: err / tolerance on the CPU and on the GPU). Shares are fractions.
+    `high` (Wilson), `compared` (a rate over the pairs in which both sides compare values), `mutants`, `entries`,
+    `refused` (pairs left out because both refused), `by_mutant` (interval over resampled mutants, or null), `kappa`,
+    `kappa_interval`, `verdicts` and `confusion` (lists of `cpu`, `cuda`, `pairs`), `classes` {`cpu`, `cuda`: {class: a
+    rate}}, `groups` {label: a rate} and `disagreements` (a list with `cause`, `cpu`, `cuda`, `family`, `operator`,
+    `pairs`, `mutants`, `problems`, and of the first pair `mutant`, `entry`, `ratios`: err / tolerance on the CPU and on
+    the GPU). Shares are fractions.
 
     Returns:
         0, or 1 below the threshold.
@@ -75,7 +76,7 @@ def tables(found: Agreement, by: By) -> Iterator[Rows]:
     yield Rows(
         f"Emulator ({found.variant} cells) and GPU: killed or not, pairs of mutant and entry",
         ("pairs", "mutants", "entries", "agreement (Wilson)", "mutants resampled", "kappa (mutants resampled)",
-         "both refused"),
+         "both refused", "of the pairs that compare values on both"),
         (
             (
                 str(found.rate.of),
@@ -85,6 +86,7 @@ def tables(found: Agreement, by: By) -> Iterator[Rows]:
                 "-" if found.by_mutant is None else "-".join(f"{100 * x:.2f}" for x in found.by_mutant),
                 _kappa_text(found),
                 str(found.refused),
+                f"{found.compared.of}: {_percent(found.compared)}",
             ),
         ),
     )  # fmt: skip

@@ -113,6 +113,7 @@ def test_disagreements_are_grouped_by_what_differs(tmp_path: Path) -> None:
     assert (found.groups["synchronization"].agree, found.groups["synchronization"].of) == (2, 6)
     assert (found.cpu_classes["race"].agree, found.cpu_classes["race"].of) == (0, 4)
     assert found.confusion["race", "pass"] == 4
+    assert (found.compared.agree, found.compared.of) == (2, 4)
 
 
 def filled(path: Path) -> Both:
