@@ -10,7 +10,7 @@ from ..suites.validity import Admission
 from .calibrate_plan import Questions, Target, entry_ids, official_questions, pool_questions
 from .calibrate_pools import CLEAN_RUN, Pools
 from .calibrate_values import Run, Work
-from .clean_run import closest_text, failures_of, settle, unnoticed_by
+from .clean_run import closest_text, failures_of, settle, too_loose, unnoticed_by
 from .done import as_done
 from .evaluate import Evaluator
 from .matrix_schema import SubstrateRow
@@ -92,7 +92,7 @@ class CleanRuns:
     def _work(self, target: Target, pool: Pool, found: _Clean) -> Work:
         """Store entries and substrates as the clean run leaves them; without a new one they stay as they are."""
         matrix, tally, used = self._run.matrix, self._run.tally, self._run.options.used(target)
-        clean = settle(found.failures, found.unnoticed)
+        clean = settle(found.failures, found.unnoticed, too_loose(pool) if found.failures else {})
         id = matrix.add_problem(target.problem.id, target.problem.hash)
         there = {row.hash: row for row in matrix.substrates(id).values()}
         before = self._had(target, pool)

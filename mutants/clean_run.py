@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
+from ..suites.draw import entry_dtype
 from ..suites.problem import Problem
+from ..suites.tolerance import TolerancePolicy
 from .evaluate import Evaluator, KernelBroken, Question
 from .matrix_schema import ratio
 from .mutant import Substrate
@@ -46,14 +48,15 @@ class CleanRun:
     quarantined: Mapping[str, str]
 
 
-def settle(failures: Mapping[str, Failures], unnoticed: Failures) -> CleanRun:
+def settle(failures: Mapping[str, Failures], unnoticed: Failures, loose: Failures) -> CleanRun:
     """Decide who is wrong, entry or substrate.
 
     Args:
         failures: by substrate, the entries that it fails.
         unnoticed: entries that the forced failure passes.
+        loose: entries whose tolerance is beyond what the policy allows.
     """
-    dropped = {uid: f"a kernel that answers zero passes: {why}" for uid, why in unnoticed.items()}
+    dropped = dict(loose) | {uid: f"a kernel that answers zero passes: {why}" for uid, why in unnoticed.items()}
     for uid in sorted({uid for found in failures.values() for uid in found}):
         against = sorted(name for name, found in failures.items() if uid in found)
         if len(against) >= 2 and 2 * len(against) > len(failures):
@@ -64,6 +67,17 @@ def settle(failures: Mapping[str, Failures], unnoticed: Failures) -> CleanRun:
         if wrong:
             quarantined[name] = f"fails {len(wrong)} entries, {wrong[0]} for one: {found[wrong[0]]}"[:500]
     return CleanRun(dropped, quarantined)
+
+
+def too_loose(pool: Pool) -> dict[str, str]:
+    """The admitted entries whose tolerance is above their policy's cap: what the gate refuses, however it came in."""
+    found = {}
+    for a in pool.admitted:
+        assert a.measured is not None  # of every admitted entry
+        cap, largest = TolerancePolicy.parse(a.measured.policy).cap(entry_dtype(a.entry)), max(a.measured.tolerance)
+        if not largest <= cap:
+            found[a.entry.id] = f"its tolerance of {largest:.3g} is above the cap of {cap:g}"
+    return found
 
 
 def closest_text(ratios: Mapping[str, float]) -> str:
