@@ -24,6 +24,13 @@ _END_S = 10.0  # for the supervisor to kill and reap what it started
 _DETAIL = 300
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _TRACEBACK = "Traceback (most recent call last)"
+#: Further lines of the message that torch gives to every error of a CUDA call.
+_CUDA_ADVICE = (
+    "CUDA kernel errors might",
+    "For debugging consider",
+    "Compile with `TORCH_USE_CUDA_DSA`",
+    "Search for `cuda",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +151,9 @@ def _died_of_exception(output: str) -> bool:
     start = output.rfind(_TRACEBACK)
     if start < 0:
         return False
-    lines = output[start:].splitlines()[1:]
-    rest = [line for line in lines if line.strip() and not line.startswith(" ")]
-    return bool(rest) and lines[-1] == rest[0]  # frames are indented; the first line that is not names the exception
+    lines = [line for line in output[start:].splitlines()[1:] if line.strip() and not line.startswith(_CUDA_ADVICE)]
+    rest = [line for line in lines if not line.startswith(" ")]  # frames are indented; then comes the exception
+    return bool(rest) and lines[-1] == rest[0]
 
 
 def _report(control: socket.socket) -> Mapping[str, Any]:
