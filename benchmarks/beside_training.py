@@ -101,7 +101,7 @@ def _killed(base: World, options: argparse.Namespace) -> tuple[bool, dict[str, A
 def _exploit(base: World, options: argparse.Namespace) -> tuple[bool, dict[str, Any], list[str]]:
     world = _world(base, f"exploit-{options.by}")
     story = exploit.exploit(world, options.by)
-    ended = story.paid_after <= story.wrong_after < story.paid_before
+    ended = story.paid_after <= exploit.COMPILE < story.paid_before
     return ended, exploit.plain(story), exploit.show(story, world.root / "training" / "trainer.out")
 
 

@@ -20,7 +20,7 @@ from .trainer import last_checkpoint
 from .world import World, end, lines, until
 
 WHO = ("trainer", "watcher", "both", "pass")
-MORE = 3  # mutants of each substrate that are new in every round
+MORE = 1  # mutants of each substrate that are new in every round
 SAVE_STEPS = 2
 LEFT_S = 20.0  # that what a killed process started may take to end
 Popen = subprocess.Popen[bytes]
@@ -71,7 +71,7 @@ class _Both:
     def start(self) -> None:
         """Start whatever does not run."""
         if self.watcher is None or self.watcher.poll() is not None:
-            self.watcher = self.world.watch_at_once(per_substrate=self.per_substrate, budget_s=20.0)
+            self.watcher = self.world.watch_at_once(per_substrate=self.per_substrate)
         if self.trainer is None or self.trainer.poll() is not None:
             self.trainer = self.world.train(self.config, self.folder, save_steps=SAVE_STEPS)
 
@@ -203,7 +203,7 @@ def _to_the_end(both: _Both) -> None:
     def done() -> bool:
         published = both.world.published()
         settled = published.get("time", 0.0) > began and not published["stale"]["mutants"]
-        return settled and published["bank"]["waiting"] == 0 and _last_step(both.folder) >= step + 4
+        return settled and _last_step(both.folder) >= step + 4
 
     until(done, "the end of the work", *(p for p in (both.trainer, both.watcher) if p is not None))
     (both.folder / "stop").touch()
