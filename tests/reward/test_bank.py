@@ -88,7 +88,7 @@ def test_many_threads_and_a_second_process_write_at_the_same_time(tmp_path: Path
         thread.start()
     for thread in threads:
         thread.join()
-    assert other.wait(timeout=60) == 0
+    assert other.wait(timeout=120) == 0
     assert sorted(k.source for k in bank.kernels()) == sorted(f"s{i}" for i in range(40))
 
 

@@ -28,7 +28,7 @@ def test_a_killed_judge_leaves_no_lease_behind(tmp_path: Path) -> None:
         assert process.stdout.readline() == b"held\n"
         assert not lease.idle()
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not lease.idle() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert lease.idle()

@@ -352,7 +352,7 @@ def test_two_hundred_candidates_leave_no_process_and_no_descriptor(zygote: Zygot
     before = open_files(), len(os.listdir(f"/proc/{served}/fd"))
     for k in range(200):
         once(k)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(tree(zygote.pid)) > 2 and time.monotonic() < deadline:  # the process that waits and the one that serves
         time.sleep(0.02)
     assert len(tree(zygote.pid)) <= 2
@@ -438,7 +438,7 @@ def test_a_judge_killed_by_sigkill_leaves_nothing(without: str) -> None:
     judge.send_signal(signal.SIGKILL)
     judge.wait()
     judge.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     left = everything
     while left and time.monotonic() < deadline:
         time.sleep(0.05)
