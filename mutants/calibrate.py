@@ -28,6 +28,8 @@ from .matrix import Matrix
 from .mutant import Substrate
 from .pool import Pool
 
+SEVERAL = 3  # mutants after which an operator that made nothing that compiles is suspicious
+
 
 class Calibrator:
     """One run of the phases; see the module's text.
@@ -92,6 +94,7 @@ class Calibrator:
             self._mutants = Mutants(self._run, evaluator)
             with self._timed("mutants"):
                 self._mutants.work(works)
+        self._run.tally.uncompilable = self._run.matrix.uncompilable(SEVERAL)
         return self._run.tally
 
     def stop(self) -> None:

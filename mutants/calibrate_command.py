@@ -204,6 +204,7 @@ def _plain(tally: Tally) -> dict[str, Any]:
         "faults": tally.faults,
         "quarantined": tally.quarantined,
         "dropped": {f"{problem} {entry}": why for (problem, entry), why in tally.dropped.items()},
+        "uncompilable": tally.uncompilable,
         "seconds": {phase: round(seconds, 2) for phase, seconds in tally.seconds.items()},
         "out_of_time": tally.out_of_time,
     }
@@ -240,6 +241,8 @@ def _say_tally(console: Console, tally: Tally) -> None:
         console.print(f"quarantined: {name}: {why}", markup=False)
     for (problem, entry), why in tally.dropped.items():
         console.print(f"entry {entry} of {problem} judges nothing: {why}", markup=False)
+    for name, count in tally.uncompilable.items():
+        console.print(f"operator {name} makes nothing that compiles: all {count} of its mutants are compile errors")
     for fault in tally.faults[:10]:
         console.print(f"fault of the infrastructure (tried again next time): {fault}", markup=False)
     if len(tally.faults) > 10:

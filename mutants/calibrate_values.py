@@ -71,6 +71,7 @@ class Tally:
         faults: infrastructure faults, which left a mutant for the next run.
         quarantined: substrate -> why no mutant is made of it.
         dropped: (problem, entry) -> why an admitted entry judges nothing.
+        uncompilable: operator -> how many mutants it made so far, where it made several and none of them compiles.
         seconds: by phase.
         out_of_time: the budget ended before the mutants did.
     """
@@ -82,6 +83,7 @@ class Tally:
     faults: list[str] = field(default_factory=list)
     quarantined: dict[str, str] = field(default_factory=dict)
     dropped: dict[tuple[str, str], str] = field(default_factory=dict)
+    uncompilable: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     out_of_time: bool = False
 

@@ -365,6 +365,16 @@ class Matrix:
         )
         return {id: MutantRow(*rest) for id, *rest in rows}
 
+    def uncompilable(self, least: int) -> dict[str, int]:
+        """Operators with at least so many screened mutants, none of which compiles, and how many they are."""
+        return dict(
+            self.query(
+                "SELECT operator, count(*) FROM mutants WHERE state <> 'generated' GROUP BY operator "
+                "HAVING count(*) >= ? AND sum(state <> 'compile-error') = 0 ORDER BY operator",
+                (least,),
+            )
+        )
+
     def entries(
         self, problem: int | None = None, *, device_class: str | None = None, role: Role | None = None
     ) -> dict[int, EntryRow]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from kernelward.mutants.calibrate_pools import CLEAN_RUN
 from kernelward.mutants.calibrate_values import CalibrateOptions, Tally
 from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
-from kernelward.mutants.mutant import FAMILIES, generate
+from kernelward.mutants.mutant import FAMILIES, Edit, Operator, Site, Tree, generate
 from kernelward.mutants.replay_command import run_replay
 from kernelward.mutants.substrates import list_substrates
 from kernelward.mutants.watch import only_one
 from kernelward.suites.errors import InputError
 from kernelward.suites.suite import load_suite
+
+pytestmark = pytest.mark.timeout(600)  # whichever comes first makes the calibration that the others look at
 
 PROBLEM = """
 import torch
@@ -111,7 +114,6 @@ def first(world: Path) -> tuple[Tally, CalibrateOptions]:
     return calibrate(how), how
 
 
-@pytest.mark.timeout(600)
 def test_it_fills_a_matrix_from_which_our_entries_detect_more_than_the_official_check(
     first: tuple[Tally, CalibrateOptions],
 ) -> None:
@@ -139,14 +141,12 @@ def test_a_planted_wrong_substrate_is_quarantined_and_has_no_mutants(first: tupl
         assert all(row.substrate not in wrong for row in matrix.mutants().values())
 
 
-@pytest.mark.timeout(600)
 def test_a_second_run_with_nothing_changed_evaluates_nothing(first: tuple[Tally, CalibrateOptions]) -> None:
     _, how = first
     again = calibrate(how)
     assert (again.evaluations, again.mutants, again.faults) == (0, 0, [])
 
 
-@pytest.mark.timeout(600)
 def test_two_runs_agree_byte_for_byte(world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path) -> None:
     """Mutants and cells, from the same pool; the seconds of a cell are left out of what must agree."""
     _, how = first
@@ -170,14 +170,18 @@ def test_two_runs_agree_byte_for_byte(world: Path, first: tuple[Tally, Calibrate
 
 def without_mutants(how: CalibrateOptions, folder: Path) -> Path:
     """A copy of a calibration in which the gate has answered and nothing else has happened."""
+    return without(how, folder, "cells", "rows", "mutants", "substrates")
+
+
+def without(how: CalibrateOptions, folder: Path, *tables: str) -> Path:
+    """A copy of a calibration with some tables empty."""
     copy = shutil.copytree(how.out, folder / "copy")
     with Matrix(copy / "matrix.sqlite") as matrix, matrix.transaction() as connection:
-        for table in ("cells", "rows", "mutants", "substrates"):
+        for table in tables:
             connection.execute(f"DELETE FROM {table}")
     return Path(copy)
 
 
-@pytest.mark.timeout(600)
 def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
     world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
 ) -> None:
@@ -223,7 +227,6 @@ def _rows(path: Path) -> int:
         return int(matrix.query("SELECT count(*) FROM rows")[0][0])
 
 
-@pytest.mark.timeout(600)
 def test_the_command_writes_a_suite_that_carries_its_coverage(
     world: Path, first: tuple[Tally, CalibrateOptions], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -333,6 +336,25 @@ def test_a_folder_that_another_process_works_on_is_left_alone_but_can_be_exporte
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--out .* cannot be used"):
         run_calibrate([str(world / "problems")], **{**rest, "out": tmp_path / "file" / "out"})
+
+
+def test_an_operator_that_makes_an_uncompilable_edit_is_noticed(
+    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mutants are put to no entry and counted nowhere, and the operator is named."""
+
+    def unbalance(tree: Tree) -> Iterator[Site]:
+        for at in (i for i, c in enumerate(tree.source) if c == ";" and "for (int c" in tree.source[i - 60 : i]):
+            yield Site((Edit(at, at + 1, ");"),), tree.source.count("\n", 0, at) + 1, "one bracket more")
+
+    planted = Operator("unbalance", "arithmetic", "cuda", "adds a bracket", "it does not", (), unbalance)
+    monkeypatch.setattr("kernelward.mutants.operators.operators_for", lambda backend: (planted,))
+    how = options(world, without(first[1], tmp_path, "cells", "rows", "mutants"))
+    tally = calibrate(how)
+    assert tally.uncompilable == {"unbalance": 5}
+    assert (tally.mutants, tally.evaluations, tally.faults) == (5, 0, [])
+    with Matrix(how.matrix_path) as matrix:
+        assert {row.state for row in matrix.mutants().values()} == {"compile-error"}
 
 
 def test_an_oracle_with_a_loose_tolerance_is_noticed_by_the_forced_failure(
