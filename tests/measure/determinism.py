@@ -1,6 +1,6 @@
 """Two calibrations from scratch, compared: mutants, what the gate said, every cell, and the bytes of the suites.
 
-    python tests/measure/determinism.py [--problem ID ...] [--per-substrate 6] [--device cpu] [--json FILE]
+    python tests/measure/determinism.py [--problem ID ...] [--per-substrate 20] [--device cpu] [--json FILE]
 
 Each is a process of its own with an empty folder. What may differ, and is not compared: row ids, seconds, the order in
 which rows were written, and a compiler's messages. On a GPU a kernel that adds with atomics gives other last digits
@@ -73,7 +73,7 @@ def classes_alone(rows: Rows) -> Rows:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problem", action="append", help="id of one of our problems; repeat")
-    parser.add_argument("--per-substrate", type=int, default=6)
+    parser.add_argument("--per-substrate", type=int, default=20, help="a suite needs ten witnessed mutants")
     parser.add_argument("--budget", default="1h")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
