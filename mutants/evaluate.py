@@ -51,6 +51,7 @@ GIVEN_UP = 30
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
+LARGE_DRAW = 256 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
 LARGE = 1 << 30  # of one draw; a child that was asked so much keeps as much in its allocator, so it does not stay
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
@@ -177,11 +178,11 @@ class Evaluator:
         Raises:
             OracleError: the reference cannot answer here.
         """
-        entry, measured = question.entry, question.measured
+        entry, measured = self._drawn_here(problem, question.entry), question.measured
 
         def drawn_once(redraw: int) -> tuple[float, _Draw]:
             with RNG_LOCK:
-                drawn = draw_entry(problem, entry, matrix_seed(problem, entry, index, redraw), self.device)
+                drawn = draw_entry(problem, entry, matrix_seed(problem, question.entry, index, redraw), self.device)
                 state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
                 truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None)
                 worse = strain(draw_errors(drawn, truth), measured.tolerance) if measured else 0.0
@@ -198,7 +199,16 @@ class Evaluator:
                 raise OracleError("unlucky-draw", f"{REDRAWS} draws in a row on which float32 errs far more than usual")
             return draw
 
-        return self._draws.get((problem.hash, entry.id, index, measured is not None), compute)
+        return self._draws.get((problem.hash, question.entry.id, index, measured is not None), compute)
+
+    def _drawn_here(self, problem: Problem, entry: Entry) -> Entry:
+        """The official draws are made on the CPU: at large shapes ten seconds each, for every mutant that needs one.
+
+        There a GPU draws them itself: other numbers, from the same distribution.
+        """
+        if not self.on_gpu or entry.draw_device == "judge" or entry_bytes(problem, entry) < LARGE_DRAW:
+            return entry
+        return replace(entry, draw_device="judge")
 
     def open(self, source: str, backend: str, problem: Problem) -> "KernelRun":
         """A kernel to put questions to; a context manager."""
@@ -276,7 +286,7 @@ class KernelRun:
                 raise KernelBroken(f"it ended its process {self.deaths} times")
             if self.given_up > GIVEN_UP:
                 raise KernelBroken(f"CUDA reported an error in {self.given_up} processes")
-            draw = self.host.draw(self.problem, question, index)
+            draw = self._draw(question, index)
             try:
                 found.append(self._ask(question, draw))
             except ChildFailure as failure:
@@ -287,6 +297,14 @@ class KernelRun:
             if not found[-1].killed:
                 break  # a kill has to hold in every draw
         return merged(found)
+
+    def _draw(self, question: Question, index: int) -> _Draw:
+        try:
+            return self.host.draw(self.problem, question, index)
+        except (OracleError, MemoryError) as error:
+            if isinstance(error, OracleError) and error.reason != "out-of-memory":
+                raise
+            raise ChildFailure("infra_error", "device-memory", f"truth does not fit now: {error}", "run") from None
 
     def _open(self, question: Question, draw: _Draw) -> ChildSession:
         if self._session is None:

@@ -1,10 +1,14 @@
 """Draw an entry: the same problem, entry, seed and class of device always give the same inputs."""
 
+import copy
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .entry import Entry
 from .errors import InputError
@@ -45,9 +49,53 @@ class Drawn:
 
         Parameters are drawn on the CPU, as in KernelBench's checker and in a candidate's process: one that makes
         the same layers under the same seed has the same parameters, also where its constructor prepares something from
-        them.
+        them. Drawing 67 million of them takes a second, and one draw's reference is built for its truth, for every
+        member of the envelope and for the candidate, so the last ones drawn are kept and copied.
         """
-        return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, "cpu")
+
+        def build() -> nn.Module:
+            return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, "cpu")
+
+        if any(isinstance(v, Tensor) for v in self.init_inputs):
+            return build()
+        loaded = self.loaded
+        constants = tuple(sorted((k, repr(v)) for k, v in loaded.constants.items()))
+        key = loaded.problem.hash, constants, repr(self.init_inputs), self.model_seed, str(self.device), self.dtype
+        return _MODELS.get(key, build)
+
+
+class _Models:
+    """The models built last, within a bound of bytes; whoever asks gets a copy of one that never ran."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Hashable, tuple[nn.Module, int]] = OrderedDict()
+
+    def get(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+        if found is not None:
+            return copy.deepcopy(found[0])
+        model = build()
+        size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+        if not LARGE_MODEL <= size <= self._most:
+            return model  # a small one is built faster than it is copied
+        try:
+            spare = copy.deepcopy(model)
+        except (RuntimeError, TypeError, AttributeError):  # what a module may hold cannot always be copied
+            return model
+        with self._lock:
+            self._kept[key] = spare, size
+            while sum(held for _, held in self._kept.values()) > self._most:
+                self._kept.popitem(last=False)
+        return model
+
+
+LARGE_MODEL = 4 << 20  # bytes of parameters from which a model is kept
+_MODELS = _Models(2 << 30)
 
 
 def entry_dtype(entry: Entry) -> torch.dtype:

@@ -5,9 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from kernelward.mutants import evaluate
 from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
 from kernelward.mutants.matrix_schema import VARIANTS
+from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.suites.entry import Entry
+from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.validity import Measured, admit
 
@@ -148,6 +151,24 @@ def test_a_kernel_that_died_on_one_entry_is_judged_afresh_on_the_next(running: E
         found = [run.cell(Question(entry, measured, variant), 3) for variant in VARIANTS for entry in (small, declared)]
         assert run.deaths == 0
     assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("pass", 1)] * 2
+
+
+def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(
+    running: Evaluator, uneven: tuple[Problem, Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, measured = uneven
+    question = Question(Entry.make("normal", params={"sigma": 0.5}), measured)
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, s):\n        return (x + s) - s\n"
+    )
+
+    def full(*_: object, **__: object) -> None:
+        raise OracleError("out-of-memory", "12 GiB")
+
+    monkeypatch.setattr(evaluate, "compute_truth", full)
+    with running.open(source, "torch", problem) as run, pytest.raises(ChildFailure) as failure:
+        run.cell(question)
+    assert (failure.value.kind, failure.value.reason) == ("infra_error", "device-memory")
 
 
 def test_a_kernel_that_cannot_be_loaded_has_no_cells(running: Evaluator) -> None:

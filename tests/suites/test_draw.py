@@ -54,6 +54,64 @@ def test_another_seed_or_draw_gives_other_inputs_and_parameters() -> None:
         assert not torch.equal(base.build_model().conv.weight, other.build_model().conv.weight)
 
 
+WIDE = """
+import threading
+import torch
+from torch import nn
+
+WIDTH = 1024
+built = []
+
+
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        built.append(width)
+        self.fc = nn.Linear(width, width)
+        self.norm = nn.BatchNorm1d(width)
+        HOLDS
+
+    def forward(self, x):
+        return self.norm(self.fc(x))
+
+
+def get_inputs():
+    return [torch.rand(4, WIDTH)]
+
+
+def get_init_inputs():
+    return [WIDTH]
+"""
+
+
+def test_many_parameters_are_drawn_once_per_draw_and_every_model_is_as_new() -> None:
+    drawn = draw_entry(problem_from_source(WIDE.replace("HOLDS", "")), Entry.make(), 5, "cpu")
+    first = drawn.build_model()
+    before = {name: value.clone() for name, value in first.state_dict().items()}
+    first(*drawn.inputs)
+    assert not torch.equal(first.norm.running_mean, before["norm.running_mean"])  # type: ignore[arg-type,union-attr]
+    again = draw_entry(drawn.loaded.problem, Entry.make(), 5, "cpu")
+    for model in (drawn.build_model(), again.build_model()):
+        assert {n: hash_of(v) for n, v in model.state_dict().items()} == {n: hash_of(v) for n, v in before.items()}
+    assert drawn.loaded._module.built == [1024]
+    assert again.loaded._module.built == []
+    other = draw_entry(drawn.loaded.problem, Entry.make(), 6, "cpu").build_model()
+    assert not torch.equal(other.fc.weight, before["fc.weight"])  # type: ignore[arg-type,union-attr]
+
+
+def test_a_model_that_cannot_be_copied_is_built_each_time() -> None:
+    drawn = draw_entry(
+        problem_from_source(WIDE.replace("HOLDS", "self.lock = threading.Lock()")), Entry.make(), 5, "cpu"
+    )
+    states = [drawn.build_model().state_dict() for _ in range(2)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert drawn.loaded._module.built == [1024, 1024]
+
+
+def hash_of(value: torch.Tensor) -> str:
+    return hashlib.sha256(value.numpy().tobytes()).hexdigest()
+
+
 def test_changed_constants_change_the_shape() -> None:
     drawn = draw("conv2d", constants={"batch_size": 3, "height": 17, "width": 19})
     assert drawn.inputs[0].shape == (3, 8, 17, 19)

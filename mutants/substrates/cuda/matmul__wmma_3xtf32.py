@@ -1,5 +1,8 @@
 """Tensor cores: every operand is split in two TF32 numbers, three products give float accuracy.
 
+Tensor cores cut off what does not fit into their accumulator, so sums over K are kept outside of them (Ootomo and
+Yokota, arXiv 2203.03341).
+
 problem: matmul
 style: tensor-core
 """
@@ -35,7 +38,7 @@ __global__ void matmul_kernel(const float* __restrict__ A, const float* __restri
     __shared__ __align__(32) float Cs[BLOCK][BLOCK];
     const int warp = threadIdx.x / 32, wy = warp / 2 * 16, wx = warp % 2 * 16;
     const int row0 = blockIdx.y * BLOCK, col0 = blockIdx.x * BLOCK;
-    wmma::fragment<wmma::accumulator, 16, 16, 8, float> sum;
+    wmma::fragment<wmma::accumulator, 16, 16, 8, float> sum, part;
     wmma::fill_fragment(sum, 0.0f);
     for (int k0 = 0; k0 < K; k0 += DEPTH) {
         for (int i = threadIdx.x; i < BLOCK * DEPTH; i += blockDim.x) {
@@ -54,9 +57,11 @@ __global__ void matmul_kernel(const float* __restrict__ A, const float* __restri
             wmma::load_matrix_sync(b, &Bs[k][wx], BLOCK);
             split(a, a_low);
             split(b, b_low);
-            wmma::mma_sync(sum, a_low, b, sum);
-            wmma::mma_sync(sum, a, b_low, sum);
-            wmma::mma_sync(sum, a, b, sum);
+            wmma::fill_fragment(part, 0.0f);
+            wmma::mma_sync(part, a_low, b, part);
+            wmma::mma_sync(part, a, b_low, part);
+            wmma::mma_sync(part, a, b, part);
+            for (int i = 0; i < sum.num_elements; ++i) sum.x[i] += part.x[i];
         }
         __syncthreads();
     }
