@@ -36,6 +36,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="all, where none is named")
     parser.add_argument("--out", type=Path, default=Path("build/beside"), help="folder for copies and figures")
+    parser.add_argument(
+        "--at-once",
+        action="store_true",
+        help="follow: no low priority, to count cells where other work fills the machine",
+    )
     parser.add_argument("--pairs", type=int, default=8, help="throughput: pairs of segments (goes on where it stopped)")
     parser.add_argument("--seconds", type=float, default=25.0, help="throughput: of a segment")
     parser.add_argument("--rounds", type=int, default=12, help="killed: how often")
@@ -79,7 +84,7 @@ def _world(base: World, name: str, anew: bool = True) -> World:
 
 
 def _follow(base: World, options: argparse.Namespace) -> tuple[bool, dict[str, Any], list[str]]:
-    found = follow.follow(_world(base, "follow"))
+    found = follow.follow(_world(base, "follow"), options.at_once)
     rows = follow.plain(found)
     return all(r["exact"] and r["in_time"] for r in rows), {"edits": rows}, follow.show(found)
 

@@ -52,10 +52,14 @@ class Followed:
         return not self.outside and not self.rewritten
 
 
-def follow(world: World) -> list[Followed]:
-    """Train, watch, and edit a suite, an operator and a substrate while both go on."""
+def follow(world: World, at_once: bool) -> list[Followed]:
+    """Train, watch, and edit a suite, an operator and a substrate while both go on.
+
+    Args:
+        at_once: the watcher without its low priority.
+    """
     suite_edit = _suite_edit(world)
-    with training(world) as log:
+    with training(world, at_once) as log:
         return [
             _followed(world, log, "suites", suite_edit),
             _followed(world, log, "operators", lambda: _operator_edit(world)),
@@ -64,11 +68,12 @@ def follow(world: World) -> list[Followed]:
 
 
 @contextmanager
-def training(world: World) -> Iterator[Path]:
+def training(world: World, at_once: bool) -> Iterator[Path]:
     """A training with a watcher beside it, both at work; the trainer's log."""
     folder = world.root / "training"
     config = world.reward_config("reward")
-    with running(world.train(config, folder)) as trainer, running(world.watch()) as watcher:
+    watch = world.watch_at_once if at_once else world.watch
+    with running(world.train(config, folder)) as trainer, running(watch()) as watcher:
         log = folder / "log.jsonl"
         since = time.time()
         until(lambda: _first(log, since, since, settled=True), "a training with coverage", trainer, watcher)
