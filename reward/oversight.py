@@ -1,7 +1,8 @@
 """What watches the reward while it pays: the bank of accepted kernels, audits, and a shadow protocol.
 
-All of it happens on one thread of its own, and in the judge only while nothing waits there, so no reward is late for
-it. Whatever fails here is said once and costs nothing but the measurement.
+All of it happens on two threads of its own, and in the judge only while nothing waits there, so no reward is late for
+it. One writes down at once what a kill must not lose, kernels and samples; the other judges the samples, which may take
+long. Whatever fails here is said once and costs nothing but the measurement.
 """
 
 import contextlib
@@ -35,6 +36,7 @@ MOST_KEPT = 100_000  # kernels whose names are remembered, so that the bank is n
 _POLL_S = 2.0  # between two looks for what the calibrator found in the bank
 _SKEW_S = 60.0  # between the clocks of machines that share a bank
 _T = TypeVar("_T")
+_Jobs = queue.Queue[Callable[[], None] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +89,11 @@ class Oversight:
         self._store = store
         self._bank = bank
         self._banks = bank is not None
-        self._queue: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._notes: _Jobs = queue.Queue()
+        self._queue: _Jobs = queue.Queue()
         self._closing = threading.Event()
         self._lock = threading.Lock()
+        self._polling = threading.RLock()
         self._tally = Tally()
         self._last = 0
         self._uses_store = options.shared
@@ -104,10 +108,14 @@ class Oversight:
         self._said: set[str] = set()
         self._suites: dict[str, str] = {}
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._work, name="kernelward-oversight", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(jobs,), name=f"kernelward-{name}", daemon=True)
+            for name, jobs in (("notes", self._notes), ("oversight", self._queue))
+        ]
+        for thread in self._threads:
+            thread.start()
         if options.shared and os.environ.get("RANK", "0") == "0":
-            self._queue.put(self._resume)
+            self._notes.put(self._resume)
 
     def watch(self, judged: Sequence[Judged], step: int) -> None:
         """Take note of one call of the reward.
@@ -116,7 +124,7 @@ class Oversight:
             judged: its candidates that have a verdict; repeated ones may be left out.
             step: the optimiser's step, or the number of the call.
         """
-        self._queue.put(lambda: self._take(judged, step))
+        self._notes.put(lambda: self._take(judged, step))
 
     def note_suites(self, epoch: int, suites: "Mapping[str, Suite]") -> None:
         """Write down by which suites of the user's folder an epoch is judged, where that changed."""
@@ -158,27 +166,29 @@ class Oversight:
     def drain(self, timeout: float) -> bool:
         """Wait until all that was noted has been dealt with; returns whether it was in time."""
         done = threading.Event()
-        self._queue.put(lambda: self._queue.put(done.set))  # behind the samples that the noted calls put there
+        self._notes.put(lambda: self._queue.put(done.set))  # behind the samples that the noted calls put there
         return done.wait(timeout)
 
     def close(self) -> None:
-        """End the thread; samples that are still waiting stay in the store."""
-        if os.getpid() != self._pid:  # a fork has neither the thread nor a connection of its own
+        """End the threads; samples that are still waiting stay in the store."""
+        if os.getpid() != self._pid:  # a fork has neither the threads nor a connection of its own
             return
         self._closing.set()
-        self._queue.put(None)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(timeout=2.0)
+        for jobs in (self._notes, self._queue):
+            jobs.put(None)
+        for thread in self._threads:
+            if threading.current_thread() is not thread:
+                thread.join(timeout=2.0)
         if self._bank is not None:
             self._bank.close()
 
-    # --- on the thread ------------------------------------------------------------------------------------------------
+    # --- on the threads -----------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        if self._options.share or self._options.shadow is not None:
+    def _work(self, jobs: _Jobs) -> None:
+        if jobs is self._queue and (self._options.share or self._options.shadow is not None):
             estimate(0, 1)  # what it imports takes seconds, which no call of the reward should wait for
         while not self._closing.is_set():
-            job = self._queue.get()
+            job = jobs.get()
             if job is None:
                 return
             try:
@@ -213,11 +223,12 @@ class Oversight:
 
     def _poll(self) -> None:
         """Drop the verdicts of kernels that were found to be wrong."""
-        self._polled = time.monotonic()
-        since, self._known_until = self._known_until, time.time() - _SKEW_S
-        for kernel in self._banking(lambda bank: bank.false_accepts(since)) or ():
-            if kernel.hash not in self._banked_wrong:
-                self._drop(kernel)
+        with self._polling:
+            self._polled = time.monotonic()
+            since, self._known_until = self._known_until, time.time() - _SKEW_S
+            for kernel in self._banking(lambda bank: bank.false_accepts(since)) or ():
+                if kernel.hash not in self._banked_wrong:
+                    self._drop(kernel)
 
     def _drop(self, kernel: BankedKernel) -> None:
         self._banked_wrong.add(kernel.hash)
@@ -255,7 +266,8 @@ class Oversight:
                 self._enqueue(Sample.from_json(body, self._options.run_key))
 
     def _enqueue(self, sample: Sample) -> None:
-        self._waiting += 1
+        with self._lock:
+            self._waiting += 1
         self._queue.put(lambda: self._look(sample))
 
     def _look(self, sample: Sample) -> None:
@@ -273,7 +285,8 @@ class Oversight:
             if finding is not None and finding.evidence is not None:
                 self._false_accept(finding)
         finally:
-            self._waiting -= 1
+            with self._lock:
+                self._waiting -= 1
 
     def _false_accept(self, finding: Finding) -> None:
         task, evidence = finding.sample.task, finding.evidence

@@ -291,6 +291,22 @@ def test_a_kernel_that_a_killed_process_had_no_time_to_bank_is_banked_by_the_nex
     assert [k.source for k in watched.bank.kernels()] == [task.candidate]
 
 
+def test_kernels_and_samples_are_written_down_while_an_audit_takes_long(start: Start, task: Task) -> None:
+    watched = start()
+    assert watched.bank is not None
+    tasks = [replace(task, candidate=f"{task.candidate}  # {i}") for i in range(3)]
+    for step, one in enumerate(tasks):
+        watched.oversight.watch([accepted(one)], step)
+    deadline = time.monotonic() + 20
+    while len(watched.bank.kernels()) < 3 or len(watched.store.pending()) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)  # the judge does not answer, and a kill now would lose nothing
+    assert len(watched.judge.asked) <= 1
+    watched.judge.go.set()
+    assert watched.oversight.drain(20)
+    assert watched.store.pending() == {}
+
+
 def test_what_the_calibrator_finds_in_the_bank_is_taken_note_of(
     start: Start, task: Task, caplog: pytest.LogCaptureFixture
 ) -> None:
