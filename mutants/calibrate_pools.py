@@ -14,9 +14,9 @@ import torch
 
 from ..reward.sandbox import linux
 from ..suites.entry import Entry
-from ..suites.hashing import short, stable_hash
+from ..suites.hashing import short
 from ..suites.problem import Problem
-from ..suites.suite_cache import suite_identity
+from ..suites.suite_cache import cache_key
 from ..suites.validity import Admission, Measured
 from .calibrate_plan import Target, protocol_entries, protocol_rows
 from .calibrate_values import Run
@@ -114,8 +114,8 @@ class Pools:
         return {r.uid: gate_answer(r) for r in rows if _gate_of(r) == wanted}
 
     def _gate_identity(self, problem: Problem) -> str:
-        identity = suite_identity(problem, self._run.options.device_class, "fp32")
-        return short(stable_hash([identity, str(torch.__version__)]))
+        """Of all that its answers depend on. It asks no suite, so a suite in the library must not stand for it."""
+        return short(cache_key(problem, self._run.options.device_class, "fp32"))
 
 
 def gate_answer(row: EntryRow) -> Admission:

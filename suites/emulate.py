@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from .dispatch import OpMode
+from .emulate_online import online_rules
 from .emulate_order import Blocked, Reordered, Sequential
 from .emulate_pointwise import EXP2_RULES, FAST_MATH_RULES, rounded_mantissa
 from .emulate_rules import Rule, one_pass_rules, operand_rules, order_rules
@@ -175,6 +176,9 @@ def _members() -> Iterator[Member]:
         ("blocked", Blocked(), "block-wise scans and tiled products"),
     ):
         yield Member(name, lambda order=order: Emulation(order_rules(order), True), note)  # type: ignore[misc]
+    yield Member(
+        "online", lambda: Emulation(online_rules(), True), "running means and variances in lanes, merged in pairs"
+    )
     yield Member("exp2", lambda: Emulation(EXP2_RULES, True), "exp, tanh, sigmoid, log through exp2 and log2")
     yield Member(
         "tf32",

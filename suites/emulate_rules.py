@@ -19,7 +19,8 @@ def order_rules(order: Order) -> dict[Any, Rule]:
     return {**_total_rules(order), **_scan_rules(order), **_product_rules(order)}
 
 
-def _dims(x: Tensor, dims: Any) -> list[int]:
+def dimensions(x: Tensor, dims: Any) -> list[int]:
+    """An op's dimensions as sorted indices >= 0; None and () mean all."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(x.dim()))
     return sorted(d % x.dim() for d in ([dims] if isinstance(dims, int) else dims))
@@ -29,7 +30,7 @@ def _total_rules(order: Order) -> dict[Any, Rule]:
     def total(x: Tensor, dims: Any, keep: bool, ufunc: np.ufunc = np.add, mean: bool = False) -> Any:
         if x.dim() == 0 or x.numel() == 0:
             return NotImplemented
-        along = _dims(x, dims)
+        along = dimensions(x, dims)
         result = order.total(x, along, ufunc)
         if result is None:
             return NotImplemented
@@ -158,7 +159,7 @@ def one_pass_rules() -> dict[Any, Rule]:
     def variance(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
         if x.dim() == 0 or x.numel() == 0:
             return NotImplemented
-        along = _dims(x, dim)
+        along = dimensions(x, dim)
         mean, square = x.mean(along, keepdim=keepdim), x.square().mean(along, keepdim=keepdim)
         count = x.numel() // mean.numel()
         biased = (square - mean.square()).clamp_min(0.0)

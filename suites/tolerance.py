@@ -41,7 +41,7 @@ SINGLE = 2.0**-24
 CAPS: dict[Precision, float] = {"fp32": 5e-3, "tf32": 3e-2, "fp16": 3e-2, "bf16": 1e-1}
 _ORDER: tuple[Precision, ...] = ("fp32", "tf32", "fp16", "bf16")
 
-BASE_MEMBERS = ("reference", "reordered", "sequential", "blocked", "exp2")
+BASE_MEMBERS = ("reference", "reordered", "sequential", "blocked", "online", "exp2")
 _PRECISION_MEMBERS: dict[Precision, tuple[str, ...]] = {
     "fp32": (),
     "tf32": ("tf32", "tf32_truncated"),

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelward.suites import emulate_order
+from kernelward.suites import emulate_online, emulate_order
 from kernelward.suites.compare import flatten_outputs, normalised_error
 from kernelward.suites.emulate import MEMBERS, Emulation, plain_attention
+from kernelward.suites.emulate_online import running_moments
 from kernelward.suites.emulate_order import Blocked, Reordered, Sequential, evenly
 from kernelward.suites.emulate_pointwise import exp_by_exp2, flushed, rounded_mantissa, tanh_by_exp
 from kernelward.suites.emulate_rules import order_rules
@@ -162,6 +163,70 @@ def test_permuting_a_sum_stays_within_the_tolerance_of_the_orders(
         assert normalised_error(one_by_one(x[:, order]), exact) <= allowed
 
 
+# ---------------------------------------------------------------- running means
+
+
+def welford(row: Tensor, lanes: int = 32) -> tuple[Tensor, Tensor]:
+    """[n] -> mean and sum of squared deviations, lane after lane and term after term, as a warp computes them."""
+    state = [(torch.tensor(0.0), torch.tensor(0.0), torch.tensor(0.0)) for _ in range(lanes)]
+    for i, v in enumerate(row):
+        n, mean, squares = state[i % lanes]
+        delta = v - mean
+        mean = mean + delta / (n + 1)
+        state[i % lanes] = (n + 1, mean, squares + delta * (v - mean))
+    while len(state) > 1:
+        half = len(state) // 2
+        merged = []
+        for (n, mean, squares), (m, other, more) in zip(state[:half], state[half:], strict=True):
+            delta = other - mean
+            if n + m > 0:
+                squares = squares + (more + delta * delta * n * m / (n + m))
+                mean = mean + delta * m / (n + m)
+            merged.append((n + m, mean, squares))
+        state = merged
+    return state[0][1], state[0][2]
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 31, 33, 70, 256])
+def test_running_moments_are_the_loop_of_a_warp(length: int) -> None:
+    x = rand(3, length) + 0.5
+    mean, squares = running_moments(x)
+    for i in range(3):
+        assert (mean[i], squares[i]) == welford(x[i])
+
+
+@pytest.mark.parametrize("length", [1, 2, 33, 1021, 8192, 8193, 40000])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_running_moments_are_right_to_float32_accuracy(length: int, offset: float) -> None:
+    x = rand(4, length) + offset
+    mean, squares = running_moments(x)
+    size = x.double().abs().mean(1)
+    assert float(((mean - x.double().mean(1)).abs() / size).max()) < 16 * U
+    exact = (x.double() - x.double().mean(1, keepdim=True)).square().sum(1)
+    assert torch.allclose(squares.double(), exact, rtol=16 * U * (1 + offset), atol=1e-12)
+
+
+def test_a_lane_takes_a_bounded_number_of_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulate_online, "STEPS", 4)
+    x = rand(1, 32 * 4 + 1)
+    assert running_moments(x)[0][0] == welford(x[0], 64)[0]
+    assert running_moments(x[:, :-1])[0][0] == welford(x[0, :-1], 32)[0]
+
+
+def test_running_means_beyond_the_budget_are_torchs_own_but_for_evenly_spaced_outputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(emulate_online, "BUDGET", 4 * 3000)
+    x = rand(50, 600, signed=False) + 100
+    [mean, variance], hits = run("online", lambda v: (v.mean(1), v.var(1)), x)
+    assert hits == 2
+    followed = running_moments(x)
+    for got, own, want in ((mean, x.mean(1), followed[0]), (variance, x.var(1), followed[1] / 599)):
+        assert torch.equal(got[[0, -1]], want[[0, -1]])
+        assert 1 <= int((got != own).sum()) <= 5
+    assert run("online", lambda v: v.mean(), x)[1] == 0  # longer than the budget
+
+
 # ---------------------------------------------------------------- every op, every member
 
 X = rand(4, 8, 16, seed=5)
@@ -228,6 +293,7 @@ def test_every_member_computes_the_same_function(name: str, op: str) -> None:
         ("reordered", "layer_norm group_norm batch_norm softmax logsumexp norm mean sum var prod mse matmul attention"),
         ("sequential", "layer_norm group_norm instance_norm rms_norm log_softmax mean sum var scan losses bce linear"),
         ("blocked", "scan matmul addmm baddbmm linear attention"),
+        ("online", "layer_norm group_norm batch_norm instance_norm rms_norm mean var var_biased mse losses"),
         ("exp2", "softmax logsumexp activations gelu_tanh logsigmoid in_place cross_entropy attention bce"),
         ("tf32", "matmul addmm linear attention"),
         ("tf32_truncated", "matmul baddbmm"),
@@ -244,7 +310,7 @@ def test_members_reach_into_compound_ops(name: str, ops: str) -> None:
             assert any(not torch.equal(a, b) for a, b in zip(outputs, plain, strict=True)), op
 
 
-@pytest.mark.parametrize("name", ["reordered", "sequential", "blocked", "exp2", "tf32", "one_pass_variance"])
+@pytest.mark.parametrize("name", ["reordered", "sequential", "blocked", "online", "exp2", "tf32", "one_pass_variance"])
 def test_a_member_that_finds_nothing_to_replace_says_so(name: str) -> None:
     for op in ("views", "extremes", "unknown", "double_inside"):
         assert run(name, OPS[op], X.clone())[1] == 0
