@@ -146,9 +146,7 @@ def test_a_pass_that_fails_is_said_once_and_tried_again(tmp_path: Path) -> None:
     assert supervisor._state.again is not None
 
 
-def test_new_kernels_of_a_policy_hide_no_edit_and_end_no_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_kernels_of_a_policy_hide_no_edit_and_end_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marks = {"suites": "a", BANK: "0"}
     monkeypatch.setattr("kernelward.mutants.watch.fingerprints", lambda *_: dict(marks))
     supervisor = Supervisor(WatchOptions(out=tmp_path), lambda _: None)
