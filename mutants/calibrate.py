@@ -16,6 +16,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from ..reward.sandbox.failure import ChildFailure
 from .calibrate_clean import CleanRuns, mark_of
@@ -23,7 +24,8 @@ from .calibrate_mutants import Mutants
 from .calibrate_pools import Pools
 from .calibrate_values import Budget, CalibrateOptions, Host, Report, Run, Tally, Work
 from .done import as_done
-from .evaluate import Evaluator
+from .evaluate import Evaluator, environment
+from .lanes import Lanes
 from .matrix import Matrix
 from .mutant import Substrate
 from .pool import Pool
@@ -83,15 +85,17 @@ class Calibrator:
         """All phases but the writing of suites (`calibrate_suites`)."""
         with self._timed("pools"):
             pools = self._pools.build()
-        with Evaluator(self._run.options.device) as evaluator:
+        options = self._run.options
+        apart = options.device_class == "cuda" and options.workers > 1
+        with Evaluator(options.device) as evaluator, Lanes(evaluator, options.workers, apart) as lanes:
             with self._timed("clean run"):
-                works = CleanRuns(self._run, self._pools, evaluator).finish(pools)
+                works = CleanRuns(self._run, self._pools, lanes).finish(pools)
             if self._run.options.renew:
                 self._run.budget.begin()  # a pass is for mutants, however it began
             if self._host is not None:
                 with self._timed("guests"):
                     self._guests(self._host, evaluator, works)
-            self._mutants = Mutants(self._run, evaluator)
+            self._mutants = Mutants(self._run, lanes, partial(environment, evaluator))
             with self._timed("mutants"):
                 self._mutants.work(works)
         self._run.tally.uncompilable = self._run.matrix.uncompilable(SEVERAL)

@@ -12,7 +12,7 @@ from .calibrate_pools import CLEAN_RUN, Pools
 from .calibrate_values import Run, Work
 from .clean_run import closest_text, failures_of, settle, too_loose, unnoticed_by
 from .done import as_done
-from .evaluate import Evaluator
+from .lanes import Lanes
 from .matrix_schema import SubstrateRow
 from .pool import Pool
 
@@ -35,10 +35,10 @@ class _Clean:
 class CleanRuns:
     """The clean runs of one calibration."""
 
-    def __init__(self, run: Run, pools: Pools, evaluator: Evaluator) -> None:
+    def __init__(self, run: Run, pools: Pools, lanes: Lanes) -> None:
         self._run = run
         self._pools = pools
-        self._evaluator = evaluator
+        self._lanes = lanes
 
     def finish(self, pools: Sequence[tuple[Target, Pool]]) -> list[Work]:
         """Problems side by side; each is stored when its substrates are through, so a killed run keeps it."""
@@ -50,22 +50,21 @@ class CleanRuns:
                 if self._had(target, pool) or not options.used(target):
                     works[i] = self._work(target, pool, _Clean())
                 else:
-                    jobs[executor.submit(self._observe, target, pool)] = i
+                    jobs[executor.submit(self._observe, target, pool, i % self._lanes.count)] = i
             for done, future in enumerate(as_done(jobs), 1):
                 i = jobs[future]
                 works[i] = self._work(*pools[i], future.result())
                 self._run.report("clean run", done, len(jobs))
         return [works[i] for i in range(len(pools))]
 
-    def _observe(self, target: Target, pool: Pool) -> _Clean:
+    def _observe(self, target: Target, pool: Pool, lane: int) -> _Clean:
         run, found = self._run, _Clean()
         used = run.options.used(target)
         for substrate in used:
-            passed: dict[str, float] = {}
             run.budget.wait_free()
             for attempt in range(2):
                 try:
-                    failures = failures_of(self._evaluator, target.problem, pool, substrate, passed)
+                    failures, passed = self._lanes.run(lane, failures_of, target.problem, pool, substrate)
                     found.failures[substrate.name], found.ratios[substrate.name] = failures, passed
                     break
                 except ChildFailure as failure:  # nothing is known about the substrate: it waits for the next run
@@ -74,7 +73,7 @@ class CleanRuns:
         if found.failures:
             known = next(s for s in used if s.name in found.failures)
             try:
-                found.unnoticed |= unnoticed_by(self._evaluator, target.problem, pool, known)
+                found.unnoticed |= self._lanes.run(lane, unnoticed_by, target.problem, pool, known)
             except ChildFailure as failure:
                 run.fault(f"forced failure for {target.problem.id}: {failure}")
                 return _Clean()

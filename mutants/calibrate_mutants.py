@@ -2,19 +2,21 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..reward.sandbox.failure import ChildFailure
 from ..suites.problem import Problem
 from .calibrate_plan import ordered, questions_hash
 from .calibrate_values import Run, Work
-from .evaluate import CellResult, Evaluator, environment
+from .evaluate import CellResult
 from .interactions import members, members_first, survive_alone
+from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
 from .measure import measure_mutant
-from .mutant import Mutant, Substrate, generate
+from .mutant import Backend, Mutant, Substrate, generate
 from .screens import Screener, ScreenError
 from .withdraw import renewed_mutants, withdraw_substrates
 
@@ -23,8 +25,8 @@ BATCH = 6  # mutants of one substrate that are screened and measured in one go
 
 @dataclass(slots=True)
 class _Queue:
-    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids,
-    `pairs` interactions to their members."""
+    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids, `lane` is
+    where its problem's draws are kept, `pairs` maps interactions to their members."""
 
     work: Work
     substrate_id: int
@@ -32,16 +34,22 @@ class _Queue:
     mutants: list[Mutant]
     seen: dict[str, str]
     environment: int
+    lane: int
     origin: Origin = "substrate"
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 class Mutants:
-    """The mutants of one calibration."""
+    """The mutants of one calibration.
 
-    def __init__(self, run: Run, evaluator: Evaluator) -> None:
+    Args:
+        environment: what cells of a backend's kernels depend on here.
+    """
+
+    def __init__(self, run: Run, lanes: Lanes, environment: Callable[[Backend], Mapping[str, Any]]) -> None:
         self._run = run
-        self._evaluator = evaluator
+        self._lanes = lanes
+        self._environment = environment
         self._began = time.monotonic()
 
     @property
@@ -52,7 +60,7 @@ class Mutants:
     def work(self, works: Sequence[Work]) -> None:
         """Until the budget is spent or all is done; substrates take turns."""
         run = self._run
-        queues = [q for work in works for q in self._queues(work)]
+        queues = [q for i, work in enumerate(works) for q in self._queues(work, i % self._lanes.count)]
         total = sum(len(q.mutants) for q in queues)
         self._began = time.monotonic()
         run.report("mutants", 0, total)
@@ -61,17 +69,21 @@ class Mutants:
                 backend: stack.enter_context(Screener(backend)) for backend in {q.substrate.backend for q in queues}
             }
             executor = stack.enter_context(ThreadPoolExecutor(run.options.workers, thread_name_prefix="mutants"))
-            running: dict[Future[int], _Queue] = {}
+            running: dict[Future[int], tuple[_Queue, int]] = {}
             waiting = list(queues)
+            free = list(range(self._lanes.count))
             while waiting or running:
-                while waiting and len(running) < run.options.workers and not run.budget.spent:
-                    queue = waiting.pop(0)
-                    job = executor.submit(self._batch, screeners[queue.substrate.backend], queue)
-                    running[job] = queue
+                while waiting and free and not run.budget.spent:
+                    lane = free.pop(0)
+                    at = next((i for i, q in enumerate(waiting) if q.lane == lane), 0)  # another's, before none
+                    queue = waiting.pop(at)
+                    job = executor.submit(self._batch, screeners[queue.substrate.backend], queue, lane)
+                    running[job] = queue, lane
                 if not running:
                     break
                 for job in wait(running, return_when=FIRST_COMPLETED).done:
-                    queue = running.pop(job)
+                    queue, lane = running.pop(job)
+                    free.append(lane)
                     run.tally.mutants += job.result()
                     run.report("mutants", run.tally.mutants, total)
                     if queue.mutants:
@@ -79,7 +91,7 @@ class Mutants:
             run.tally.waiting = sum(len(q.mutants) for q in waiting)
             run.tally.out_of_time = bool(waiting)
 
-    def _queues(self, work: Work) -> Iterator[_Queue]:
+    def _queues(self, work: Work, lane: int) -> Iterator[_Queue]:
         matrix, options, tally = self._run.matrix, self._run.options, self._run.tally
         if options.renew:
             there = (*work.target.substrates, *work.target.guests)
@@ -88,7 +100,7 @@ class Mutants:
         rows = {row.uid: (id, row) for id, row in matrix.mutants(work.problem_id).items()}
         wanted = questions_hash(work.questions)
         for id, substrate in (*work.substrates.items(), *work.guests.items()):
-            here = matrix.add_environment(environment(self._evaluator, substrate.backend))
+            here = matrix.add_environment(self._environment(substrate.backend))
             try:
                 pairs = members(substrate)
                 made = members_first(ordered(generate(substrate)), pairs)
@@ -109,9 +121,9 @@ class Mutants:
                     todo.append(mutant)
             seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
             origin: Origin = "bank" if id in work.guests else "substrate"
-            yield _Queue(work, id, substrate, todo, seen, here, origin, pairs)
+            yield _Queue(work, id, substrate, todo, seen, here, lane, origin, pairs)
 
-    def _batch(self, screener: Screener, queue: _Queue) -> int:
+    def _batch(self, screener: Screener, queue: _Queue, lane: int) -> int:
         """Screen and measure the next mutants of a substrate; returns how many."""
         batch, queue.mutants[:] = queue.mutants[:BATCH], queue.mutants[BATCH:]
         problem = queue.work.target.problem
@@ -124,7 +136,7 @@ class Mutants:
                     queue.mutants[:0] = batch[count:]
                     return count
                 if state == "ready" and self._counts(queue, mutant, ids[mutant.id]):
-                    self._measure(queue, mutant, ids[mutant.id], problem)
+                    self._measure(queue, mutant, ids[mutant.id], problem, lane)
         except ScreenError as error:
             self._run.fault(f"{queue.substrate.name}: {error}")
             queue.mutants.clear()
@@ -152,13 +164,14 @@ class Mutants:
         states: dict[str, MutantState] = {m.id: s.state for m, s in zip(fresh, answers, strict=True)}
         return [states.get(m.id, "ready") for m in batch]
 
-    def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem) -> None:
+    def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem, lane: int) -> None:
         run = self._run
         done = {(c.entry, c.variant) for c in run.matrix.cells(id) if c.environment == queue.environment}
         questions = queue.work.questions
         for attempt in range(2):
             try:
-                found = measure_mutant(self._evaluator, problem, mutant, questions.pool, questions.official, done)
+                asked = questions.pool, questions.official
+                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done)
                 break
             except ChildFailure as failure:
                 if attempt:

@@ -5,7 +5,7 @@ that lets zeros pass, judges nothing. A clean run and a forced failure first are
 """
 
 import re
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..suites.draw import entry_dtype
@@ -99,18 +99,11 @@ def closest_of(detail: str) -> tuple[float, str] | None:
 
 
 def failures_of(
-    evaluator: Evaluator,
-    problem: Problem,
-    pool: Pool,
-    substrate: Substrate,
-    ratios: MutableMapping[str, float] | None = None,
-) -> dict[str, str]:
-    """The entries that a kernel fails, and how.
-
-    Args:
-        ratios: is filled with err / tolerance of each entry that it passes.
-    """
+    evaluator: Evaluator, problem: Problem, pool: Pool, substrate: Substrate
+) -> tuple[dict[str, str], dict[str, float]]:
+    """The entries that a kernel fails, and how; and err / tolerance of each that it passes."""
     found: dict[str, str] = {}
+    ratios: dict[str, float] = {}
     shapes: set[object] = set()
     with evaluator.open(substrate.source, substrate.backend, problem) as run:
         for admission in pool.admitted:
@@ -120,12 +113,12 @@ def failures_of(
             try:
                 cell = run.cell(question)
             except KernelBroken as error:
-                return {**found, admission.entry.id: str(error)}
+                return {**found, admission.entry.id: str(error)}, ratios
             if cell is not None and cell.killed:
                 found[admission.entry.id] = cell.detail or f"error {max(cell.errs):.3g}"
-            elif cell is not None and ratios is not None and cell.errs and admission.measured is not None:
+            elif cell is not None and cell.errs and admission.measured is not None:
                 ratios[admission.entry.id] = ratio(cell.errs, admission.measured.tolerance)
-    return found
+    return found, ratios
 
 
 def unnoticed_by(evaluator: Evaluator, problem: Problem, pool: Pool, substrate: Substrate) -> dict[str, str]:

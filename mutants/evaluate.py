@@ -4,10 +4,11 @@ The kernel runs in the sandbox, like any candidate. A cell keeps the error again
 reference, so that tolerances can be changed later without running anything (`mutants.matrix`).
 """
 
+import contextlib
 import importlib.metadata
 import math
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -18,6 +19,7 @@ from ..reward.checker import MODES
 from ..reward.compare_reply import FINDINGS
 from ..reward.cuda.emulator import RACE_VARIANT
 from ..reward.gate import ByteBudget
+from ..reward.lease import DeviceLease
 from ..reward.plan import STATE_FACTOR
 from ..reward.sandbox.buffers import OutputSpec
 from ..reward.sandbox.engine import variants
@@ -34,6 +36,7 @@ from ..suites.envelope import draw_errors, strain
 from ..suites.hashing import derive_seed
 from ..suites.oracle import OracleError, ReferenceFlags, Truth, compute_truth, free_memory, reference_outputs
 from ..suites.problem import RNG_LOCK, Problem
+from ..suites.suite_cache import cache_folder
 from ..suites.validity import Measured
 from ..suites.version import version
 
@@ -131,16 +134,17 @@ class Evaluator:
 
     Args:
         device: `cpu`, or `cuda` (the first that this process sees).
-        memory_bytes: device memory that the cells under way may use together; by default what is free.
+        sharers: processes with an evaluator for this device; each keeps its part of the truths.
     """
 
-    def __init__(self, device: str = "cpu", memory_bytes: int | None = None) -> None:
+    def __init__(self, device: str = "cpu", sharers: int = 1) -> None:
         self.device = "cuda:0" if device.startswith("cuda") else "cpu"
         self.on_gpu = self.device != "cpu"
         self.limits = LIMITS_GPU if self.on_gpu else LIMITS
         kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
-        self._draws: SingleFlight[_Draw] = SingleFlight(kept, lambda d: d.nbytes)
-        self.memory = ByteBudget(lambda used: memory_bytes or self._free() + used)
+        self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes)
+        self.memory = ByteBudget(lambda used: self._free() + used)
+        self._large = DeviceLease(self.device, cache_folder() / "large-entries")
         self._zygotes: SingleFlight[Zygote] = SingleFlight(1 << 30, lambda _: 0)
         self._started: list[Zygote] = []
 
@@ -157,6 +161,18 @@ class Evaluator:
 
     def _free(self) -> int:
         return free_memory(torch.device(self.device))
+
+    @contextlib.contextmanager
+    def room(self, size: int) -> Iterator[None]:
+        """Memory for a cell whose inputs, outputs and parameters are that many bytes: waits for its turn.
+
+        Large ones take turns on a GPU with those of all processes, pools' gates included.
+        """
+        with contextlib.ExitStack() as stack:
+            if self.on_gpu and size >= LARGE:
+                stack.enter_context(self._large.alone())
+            stack.enter_context(self.memory.hold(STATE_FACTOR * size))
+            yield
 
     def mode(self, backend: str) -> str:
         """The sandbox mode that runs kernels of a backend here."""
@@ -271,7 +287,7 @@ class KernelRun:
         """
         measured = question.measured
         size = measured.bytes if measured is not None else entry_bytes(self.problem, question.entry)
-        with self.host.memory.hold(STATE_FACTOR * size):
+        with self.host.room(size):
             try:
                 return self._cell(question, draws)
             finally:

@@ -35,6 +35,10 @@ class OracleError(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason = reason
+        self._message = message
+
+    def __reduce__(self) -> tuple[type["OracleError"], tuple[str, str]]:
+        return OracleError, (self.reason, self._message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The one exception that judging a candidate raises."""
 
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 Kind = Literal["compile_error", "runtime_error", "timeout", "rejected", "incorrect", "unrefereeable", "infra_error"]
 Phase = Literal["spawn", "load", "build", "run", "time"]
@@ -39,3 +40,7 @@ class ChildFailure(Exception):
         self.exception = exception
         self.output = output
         self.alive = alive
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuilt = partial(ChildFailure, exception=self.exception, output=self.output, alive=self.alive)
+        return rebuilt, (self.kind, self.reason, self.message, self.phase)

@@ -1,0 +1,55 @@
+"""Kernels judged in processes of their own: what is right, what fails, and that nobody stays behind."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from kernelward.mutants.evaluate import Evaluator, Question
+from kernelward.mutants.lanes import Lanes
+from kernelward.reward.sandbox.failure import ChildFailure
+from kernelward.suites.entry import Entry
+from kernelward.suites.oracle import OracleError
+from kernelward.suites.problem import find_problem
+from kernelward.suites.validity import admit
+from lane_jobs import failing, judged
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "problems"
+KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return BODY\n"
+
+
+def test_lanes_answer_like_this_process_and_end_with_their_owner() -> None:
+    problem = find_problem("relu", EXAMPLES)
+    entry = Entry.make("normal", constants={"batch_size": 3, "dim": 37})
+    question = Question(entry, admit(problem, entry, seeds=2).measured)
+    with Evaluator() as evaluator:
+        here = [
+            judged(evaluator, KERNEL.replace("BODY", body), problem, question)[1] for body in ("torch.relu(x)", "x")
+        ]
+        with Lanes(evaluator, 2, apart=True) as lanes:
+            (first, right), (second, wrong) = (
+                lanes.run(lane, judged, KERNEL.replace("BODY", body), problem, question)
+                for lane, body in enumerate(("torch.relu(x)", "x"))
+            )
+            with pytest.raises(ChildFailure) as failure:
+                lanes.run(0, failing, "child")
+            with pytest.raises(OracleError) as oracle:
+                lanes.run(0, failing, "oracle")
+    assert len({first, second, os.getpid()}) == 3
+    for there, known in zip((right, wrong), here, strict=True):
+        assert there is not None
+        assert known is not None
+        assert (there.cls, there.errs, there.margin) == (known.cls, known.errs, known.margin)
+    told = failure.value
+    assert (told.kind, told.reason, told.phase, told.exception, told.alive) == (
+        "infra_error",
+        "zygote",
+        "spawn",
+        "OSError",
+        True,
+    )
+    assert oracle.value.reason == "float64-raises"
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in (first, second)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in (first, second))

@@ -1,0 +1,19 @@
+"""What the tests of lanes run in other processes, which find it by its name."""
+
+import os
+
+from kernelward.mutants.evaluate import CellResult, Evaluator, Question
+from kernelward.reward.sandbox.failure import ChildFailure
+from kernelward.suites.oracle import OracleError
+from kernelward.suites.problem import Problem
+
+
+def judged(evaluator: Evaluator, source: str, problem: Problem, question: Question) -> tuple[int, CellResult | None]:
+    with evaluator.open(source, "torch", problem) as run:
+        return os.getpid(), run.cell(question)
+
+
+def failing(evaluator: Evaluator, which: str) -> None:
+    if which == "oracle":
+        raise OracleError("float64-raises", "no")
+    raise ChildFailure("infra_error", "zygote", "gone", "spawn", exception="OSError", output="text", alive=True)
