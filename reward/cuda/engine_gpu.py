@@ -10,7 +10,7 @@ import importlib.machinery
 import importlib.util
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .frontend import ExtensionSource, Interception, Unsupported
 from .gpu_module import CudaDriver, Driver, GpuModule
 from .lexical import point_into
 from .nvrtc import NvrtcMissing, include_folders, nvrtc
-from .toolchain import HostCompiler, PreparedHost
+from .toolchain import HostCompiler
 from .workshop import BuilderClient, Confinement, connect, start_workshop
 
 HOST_FLAGS = ("-O0", "-DKERNELWARD_GPU", "-fvisibility=hidden")
@@ -42,8 +42,37 @@ def gpu_host_compiler(root: Path | None = None) -> HostCompiler:
     return HostCompiler((root or default_root()) / "host", INCLUDE_DIR, HOST_FLAGS, include_folders(), HOST_PARTS)
 
 
+def open_workshop(root: Path) -> socket.socket:
+    """Load NVRTC, prepare the host compiler (once per machine) and start the workshop (see `start_workshop`).
+
+    Args:
+        root: folder of the prepared compiler and of the builds.
+    """
+    host, missing = None, ""
+    try:
+        nvrtc()
+        host = gpu_host_compiler(root).prepare()
+    except (NvrtcMissing, Unsupported, CompileFailure) as error:
+        missing = str(error)
+    rules = confinement.readable("cpu", False, _readable(root))
+    return start_workshop(
+        lambda arch: Builder(host, arch, missing),
+        BuildCache(root / "builds"),
+        building.versions(host),
+        Confinement(tuple(rules), landlock.abi()),
+    )
+
+
+def _readable(root: Path) -> list[Path]:
+    return [INCLUDE_DIR, root / "host", *include_folders()]
+
+
 class CudaEngine:
     """Mode `cuda`.
+
+    Args:
+        root: folder of the prepared compiler and of the builds.
+        bench: connects, for an architecture, to a workshop that was started elsewhere. None: `warm` starts one.
 
     Attributes:
         name: `nvrtc`, or `load-inline` once an extension of the candidate had to take that path.
@@ -51,12 +80,11 @@ class CudaEngine:
             runs.
     """
 
-    def __init__(self, root: Path | None = None) -> None:
+    def __init__(self, root: Path | None = None, bench: Callable[[str], BuilderClient] | None = None) -> None:
         self.name = "nvrtc"
         self.descriptors: tuple[int, ...] = ()
         self._root = root or default_root()
-        self._host: PreparedHost | None = None
-        self._missing = ""
+        self._bench = bench
         self._workshop: socket.socket | None = None
         self._workshop_inode = 0
         self._client: BuilderClient | None = None
@@ -66,27 +94,18 @@ class CudaEngine:
         self._context = LoadContext(Path(), "cuda")
 
     def warm(self) -> None:
-        """Import torch, load NVRTC, prepare the host compiler (once per machine) and start the workshop."""
+        """Import torch, and start the workshop where there is none elsewhere."""
         for module in ("torch", "torch.nn.functional", "torch.utils.cpp_extension", "numpy", "math"):
             importlib.import_module(module)
-        try:
-            nvrtc()
-            self._host = gpu_host_compiler(self._root).prepare()
-        except (NvrtcMissing, Unsupported, CompileFailure) as error:
-            self._missing = str(error)
-        rules = confinement.readable("cpu", False, self.paths())
-        self._workshop = start_workshop(
-            lambda arch: Builder(self._host, arch, self._missing),
-            BuildCache(self._root / "builds"),
-            building.versions(self._host),
-            Confinement(tuple(rules), landlock.abi()),
-        )
+        if self._bench is not None:
+            return
+        self._workshop = open_workshop(self._root)
         self.descriptors = (self._workshop.fileno(),)
         self._workshop_inode = os.fstat(self._workshop.fileno()).st_ino
 
     def paths(self) -> list[Path]:
         """What candidates' compilers read: our headers, the precompiled one, CUDA's."""
-        return [INCLUDE_DIR, self._root / "host", *include_folders()]
+        return _readable(self._root)
 
     def load(self, source: str, context: LoadContext) -> Any:
         """Run the candidate's module with `load_inline` and `load` replaced, and return its `ModelNew`.
@@ -122,6 +141,8 @@ class CudaEngine:
 
     def _start(self, context: LoadContext) -> BuilderClient:
         arch = str(context.options.get("arch") or _arch(context.device))
+        if self._bench is not None:
+            return self._bench(arch)
         if self._workshop is None or not self._holds_workshop():
             raise RuntimeError("the workshop's socket did not reach this process")
         client = connect(self._workshop, arch)

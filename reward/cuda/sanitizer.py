@@ -2,26 +2,32 @@
 
 It slows a kernel down ten to a hundred times, so it is never part of a reward. The checked process runs in its own user
 and network namespace where the machine allows, with a scrubbed environment and limits, but without the sandbox's
-file-system rules: the tool must reach the process from outside. Use it on candidates that have been through the judge.
+file-system rules: the tool must reach the process from outside. What it needs compiled is compiled by a process outside
+the tool (`sanitizer_workshop.py`). Use it on candidates that have been through the judge.
 """
 
+import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ..sandbox import isolation, linux
+from .cache import default_root
 
 Tool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 _MAX_ERRORS = 50
+_PREPARE_S = 300.0  # importing torch and, once per machine, preparing the host compiler
+_TOOLKITS = Path("/usr/local")
 _BAR = "========="
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 _STARTS = re.compile(
@@ -113,15 +119,16 @@ def _error(block: list[str]) -> SanitizerError:
 
 
 def find_sanitizer() -> Path | None:
-    """The program: on PATH, in a toolkit, or in NVIDIA's wheel."""
+    """The program: on PATH, or in a toolkit (of several, the one that is set, then `cuda`, then the newest)."""
     found = shutil.which("compute-sanitizer")
     if found:
         return Path(found)
-    roots = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
-    for root in roots:
+    versions = sorted(_TOOLKITS.glob("cuda-*"), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
+    named = [Path(os.environ[name]) for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for root in (*named, _TOOLKITS / "cuda", *reversed(versions)):
         for place in ("bin", "compute-sanitizer"):
-            path = Path(root) / place / "compute-sanitizer"
-            if root and path.is_file():
+            path = root / place / "compute-sanitizer"
+            if path.is_file():
                 return path
     return None
 
@@ -159,24 +166,24 @@ def sanitize(
         if tool == "racecheck":
             command += ["--racecheck-report", "analysis"]
         command += [sys.executable, "-P", "-m", f"{__package__}.sanitizer_child", str(home)]
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": folder,
-            "TMPDIR": folder,
-            "CUDA_VISIBLE_DEVICES": str(device),
-            "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",
-        }
-        for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "KERNELWARD_CACHE"):
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": folder, "TMPDIR": folder}
+        for name in ("LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH"):
             if name in os.environ:
                 environment[name] = os.environ[name]
+        watched = environment | {"CUDA_VISIBLE_DEVICES": str(device), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         output = home / "output.txt"
-        with output.open("wb") as sink:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_workshop(home, environment))
+            except _NoWorkshop as error:
+                return SanitizerReport(tool, trouble=str(error))
+            sink = stack.enter_context(output.open("wb"))
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env=environment,
+                env=watched,
                 cwd=home,
                 preexec_fn=_apart,
             )
@@ -193,6 +200,46 @@ def sanitize(
             reason = report.trouble or f"the candidate ended with status {process.returncode}"
             return SanitizerReport(tool, trouble=f"{reason}: {said.strip()[-500:]}")
         return report
+
+
+class _NoWorkshop(Exception):
+    """The process that compiles did not come up."""
+
+
+@contextlib.contextmanager
+def _workshop(home: Path, environment: Mapping[str, str]) -> Iterator[None]:
+    """The process that compiles, while the context lasts.
+
+    Raises:
+        _NoWorkshop: it did not come up.
+    """
+    said = home / "workshop.txt"
+    with said.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", f"{__package__}.sanitizer_workshop", str(home)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            env={**environment, "KERNELWARD_CACHE": str(default_root().parent.absolute())},
+        )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        try:
+            ready, _, _ = select.select([process.stdout], [], [], _PREPARE_S)
+            if not ready:
+                raise _NoWorkshop(f"the process that compiles was not ready after {_PREPARE_S:g} s")
+            if not process.stdout.readline():
+                words = said.read_text(errors="replace").strip()[-500:]
+                raise _NoWorkshop(f"the process that compiles did not start: {words}")
+            yield
+        finally:
+            process.stdin.close()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def _apart() -> None:

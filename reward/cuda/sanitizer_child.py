@@ -1,6 +1,7 @@
 """The process that compute-sanitizer watches: one forward call of a candidate. `sanitizer.sanitize` starts it."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,16 +13,19 @@ def main() -> None:
     from ...suites.problem import load_problem, problem_from_source
     from ..sandbox.engine import LoadContext
     from .engine_gpu import CudaEngine
+    from .sanitizer_workshop import SOCKET
+    from .workshop import connect_at
 
     home = Path(sys.argv[1])
+    os.chdir(home)
     request = json.loads((home / "request.json").read_text())
-    engine = CudaEngine()
+    engine = CudaEngine(bench=lambda arch: connect_at(Path(SOCKET), arch))
     engine.warm()
     loaded = load_problem(problem_from_source((home / "problem.py").read_text()), request["constants"])
+    factory = engine.load((home / "candidate.py").read_text(), LoadContext(home, "cuda"))
     seed = int(request["seed"])
     initial = loaded.init_inputs(seed, "cuda")
     inputs = loaded.own_draw(seed, "cuda")
-    factory = engine.load((home / "candidate.py").read_text(), LoadContext(home, "cuda"))
     with torch.no_grad():
         model = factory(*initial)
         if isinstance(model, torch.nn.Module):

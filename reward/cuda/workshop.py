@@ -32,6 +32,7 @@ from .frontend import ExtensionSource
 
 MAX_REQUEST = 8 << 20
 MAX_REPLY = 1 << 20
+MAX_HELLO = 1 << 12
 BUILD_S = {"build": 600.0, "more": 120.0, "slow": 600.0}
 """Wall-clock seconds for one request; torch's own compilation needs minutes on a busy machine."""
 MEMORY_BYTES = 12 << 30
@@ -323,5 +324,43 @@ def connect(workshop: socket.socket, arch: str) -> BuilderClient:
     """
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with theirs:
-        socket.send_fds(workshop, [json.dumps({"arch": arch}).encode()], [theirs.fileno()])
+        _set_up(workshop, theirs, arch)
     return BuilderClient(mine)
+
+
+def _set_up(workshop: socket.socket, channel: socket.socket, arch: str) -> None:
+    socket.send_fds(workshop, [json.dumps({"arch": arch}).encode()], [channel.fileno()])
+
+
+# ---- by name, for a process that is no relative of the workshop ------------------------------------------------------
+
+
+def admit_one(door: socket.socket, workshop: socket.socket) -> None:
+    """Give the first who connects (`connect_at`) a bench; nobody after it.
+
+    Args:
+        door: a listening Unix stream socket in a folder that only its owner can enter.
+        workshop: as `start_workshop` returns it.
+
+    Raises:
+        EOFError, OSError, WireError: whoever connected left or did not keep to the form.
+    """
+    channel, _ = door.accept()
+    door.close()
+    with channel:
+        request, fds = receive_frame(channel, MAX_HELLO)
+        for fd in fds:
+            os.close(fd)
+        _set_up(workshop, channel, str(request["arch"]))
+
+
+def connect_at(path: Path, arch: str) -> BuilderClient:
+    """A bench behind the socket of that name.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    channel.connect(str(path))
+    send_frame(channel, {"arch": arch})
+    return BuilderClient(channel)

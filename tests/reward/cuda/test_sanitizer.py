@@ -1,8 +1,16 @@
 """Reading compute-sanitizer's reports, and running it where there is one."""
 
+import os
+import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+import torch
+from kernelward.reward.cuda import sanitizer
+from kernelward.reward.cuda.cache import default_root
+from kernelward.reward.cuda.engine_gpu import gpu_host_compiler
 from kernelward.reward.cuda.sanitizer import SanitizerReport, find_sanitizer, parse_report, sanitize
 
 MEMCHECK = """\
@@ -130,6 +138,98 @@ def test_without_the_program_the_report_says_so_and_is_not_clean() -> None:
     report = sanitize(candidate(), PROBLEM)
     assert report == SanitizerReport("memcheck", trouble=report.trouble)
     assert "compute-sanitizer is not installed" in report.trouble
+
+
+STAND_IN = """#!{python}
+import os, sys
+
+arguments = sys.argv[1:]
+with open(arguments[arguments.index("--log-file") + 1], "w") as log:
+    log.write("========= COMPUTE-SANITIZER\\n========= ERROR SUMMARY: 0 errors\\n")
+os.closerange(3, 1 << 16)
+module, home = arguments[-2:]
+watched = '''
+import runpy, sys, torch
+if not torch.cuda.is_available():
+    torch.cuda.get_device_capability = lambda *args: (9, 0)
+module = sys.argv.pop(1)
+runpy.run_module(module, run_name="__main__")
+'''
+os.execv(sys.executable, [sys.executable, "-P", "-c", watched, module, home])
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program in the tool's place that finds nothing and closes every descriptor that it inherits; its folder."""
+    program = tmp_path / "tools" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text(STAND_IN.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_build_reaches_the_watched_process_though_the_tool_closes_its_descriptors(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu_host_compiler().prepare()
+    root = stand_in / "cache" / "cuda"
+    root.mkdir(parents=True)
+    (root / "host").symlink_to(default_root() / "host")
+    monkeypatch.setenv("KERNELWARD_CACHE", str(root.parent))
+    report = sanitize(candidate(), PROBLEM)
+    if torch.cuda.is_available():
+        assert report.clean
+    else:  # only what was built is looked for a driver for
+        assert "no CUDA driver on this machine" in report.trouble
+    builds = [path for path in (root / "builds").iterdir() if len(path.name) == 64]
+    assert [path.name for path in builds[0].iterdir() if path.stat().st_size]
+    _gone(stand_in)
+
+
+def _gone(folder: Path) -> None:
+    """Nothing is left that was started for this folder."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not any(str(folder).encode() in _command(entry) for entry in Path("/proc").glob("[0-9]*")):
+            return
+        time.sleep(0.1)
+    raise AssertionError("a process of the check is still there")
+
+
+def _command(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_workshop_that_does_not_start_is_trouble_and_no_finding(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = stand_in / "python"
+    broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    report = sanitize(candidate(), PROBLEM)
+    assert report == SanitizerReport("memcheck", trouble="the process that compiles did not start: no torch here")
+
+
+def test_the_newest_toolkit_that_has_the_program_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sanitizer, "_TOOLKITS", tmp_path)
+    assert find_sanitizer() is None
+    for version in ("cuda-9.2", "cuda-13.0", "cuda-12.4", "cuda-13.1"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        if version != "cuda-13.1":
+            (tmp_path / version / "bin" / "compute-sanitizer").touch()
+    assert find_sanitizer() == tmp_path / "cuda-13.0" / "bin" / "compute-sanitizer"
+    (tmp_path / "cuda-9.2").rename(tmp_path / "cuda")
+    assert find_sanitizer() == tmp_path / "cuda" / "bin" / "compute-sanitizer"
 
 
 def _worked(report: SanitizerReport) -> SanitizerReport:
