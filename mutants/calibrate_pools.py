@@ -3,7 +3,7 @@
 What the gate said is kept in the matrix with the gate's identity, so that it is not asked again while it is the same.
 """
 
-import signal
+import os
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -58,7 +58,10 @@ class Pools:
             return [(t, found[i]) for i, t in enumerate(targets)]
         run.budget.wait_free()
         with ProcessPoolExecutor(
-            min(len(todo), run.options.workers), mp_context=get_context("spawn"), initializer=_one_thread
+            min(len(todo), run.options.workers),
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(os.getpid(),),
         ) as executor:
             waiting = {
                 executor.submit(build_pool, targets[i].problem, device, known=known[i], extra=targets[i].extra): i
@@ -135,6 +138,6 @@ def _gate_of(row: EntryRow) -> str:
     return row.detail.partition(";")[0].removeprefix("gate ")
 
 
-def _one_thread() -> None:
+def _begin(parent: int) -> None:
+    linux.end_with(parent)  # a killed calibration leaves nobody behind
     torch.set_num_threads(1)
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)  # a killed calibration leaves nobody behind

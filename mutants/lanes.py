@@ -6,6 +6,7 @@ lock (37 evaluations a second were read with fourteen of them on an H200); so ea
 zygote and draws of its own, and a problem stays on its lane as long as there is work for all.
 """
 
+import os
 import signal
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -35,7 +36,9 @@ class Lanes:
         self._here = None if apart else evaluator
         context = get_context("spawn")
         self._processes = [
-            ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(evaluator.device, count))
+            ProcessPoolExecutor(
+                1, mp_context=context, initializer=_begin, initargs=(evaluator.device, count, os.getpid())
+            )
             for _ in range(count if apart else 0)
         ]
 
@@ -62,12 +65,12 @@ class Lanes:
 _evaluator: Evaluator | None = None
 
 
-def _begin(device: str, sharers: int) -> None:
+def _begin(device: str, sharers: int, parent: int) -> None:
     """In a lane's process."""
     global _evaluator
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the lanes says when they end
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    linux.end_with(parent)
     _evaluator = Evaluator(device, sharers=sharers)
 
 

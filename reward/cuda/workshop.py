@@ -172,13 +172,14 @@ class Bench:
     def _compile(self, job: Callable[[Path], Built], seconds: float) -> tuple[dict[str, Any], dict[str, bytes]]:
         folder = Path(tempfile.mkdtemp(prefix="compiling-", dir=self.cache.root))
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 linux.new_session()
                 os.close(read_end)
                 self.channel.close()
-                linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+                linux.end_with(parent)
                 _work(job, folder, write_end, self.confinement)
             finally:
                 os._exit(0)

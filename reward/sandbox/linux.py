@@ -4,6 +4,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import time
 from typing import Final
 
@@ -84,6 +85,19 @@ def prctl(option: int, value: int = 0, third: int = 0) -> None:
     """
     long = ctypes.c_ulong
     check(_libc.prctl(ctypes.c_int(option), long(value), long(third), long(0), long(0)), f"prctl({option})")
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends, and at once where it has ended already.
+
+    The signal alone is not enough: a parent that was killed while its child still started sends none.
+
+    Args:
+        parent: the process id of the one that started this one.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unshare(flags: int) -> None:
