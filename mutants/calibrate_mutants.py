@@ -1,9 +1,10 @@
 """The last phase of a calibration: mutants are screened by compiled code, then put to the entries."""
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from ..reward.sandbox.failure import ChildFailure
 from ..suites.problem import Problem
 from .calibrate_plan import ordered, questions_hash
 from .calibrate_values import Run, Work
+from .done import as_done
 from .evaluate import CellResult
 from .interactions import members, members_first, survive_alone
 from .lanes import Lanes
@@ -18,6 +20,7 @@ from .matrix_schema import Cell, MutantRow, MutantState, Origin
 from .measure import measure_mutant
 from .mutant import Backend, Mutant, Substrate, generate
 from .screens import Screener, ScreenError
+from .turns import Turns
 from .withdraw import renewed_mutants, withdraw_substrates
 
 BATCH = 6  # mutants of one substrate that are screened and measured in one go
@@ -25,8 +28,8 @@ BATCH = 6  # mutants of one substrate that are screened and measured in one go
 
 @dataclass(slots=True)
 class _Queue:
-    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids, `lane` is
-    where its problem's draws are kept, `pairs` maps interactions to their members."""
+    """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids, `pairs`
+    interactions to their members."""
 
     work: Work
     substrate_id: int
@@ -34,7 +37,6 @@ class _Queue:
     mutants: list[Mutant]
     seen: dict[str, str]
     environment: int
-    lane: int
     origin: Origin = "substrate"
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -51,6 +53,8 @@ class Mutants:
         self._lanes = lanes
         self._environment = environment
         self._began = time.monotonic()
+        self._total = 0
+        self._lock = threading.Lock()
 
     @property
     def rate(self) -> float:
@@ -58,40 +62,48 @@ class Mutants:
         return self._run.tally.evaluations / max(1e-3, time.monotonic() - self._began)
 
     def work(self, works: Sequence[Work]) -> None:
-        """Until the budget is spent or all is done; substrates take turns."""
-        run = self._run
-        queues = [q for i, work in enumerate(works) for q in self._queues(work, i % self._lanes.count)]
-        total = sum(len(q.mutants) for q in queues)
-        self._began = time.monotonic()
-        run.report("mutants", 0, total)
-        with contextlib.ExitStack() as stack:
-            screeners = {
-                backend: stack.enter_context(Screener(backend)) for backend in {q.substrate.backend for q in queues}
-            }
-            executor = stack.enter_context(ThreadPoolExecutor(run.options.workers, thread_name_prefix="mutants"))
-            running: dict[Future[int], tuple[_Queue, int]] = {}
-            waiting = list(queues)
-            free = list(range(self._lanes.count))
-            while waiting or running:
-                while waiting and free and not run.budget.spent:
-                    lane = free.pop(0)
-                    at = next((i for i, q in enumerate(waiting) if q.lane == lane), 0)  # another's, before none
-                    queue = waiting.pop(at)
-                    job = executor.submit(self._batch, screeners[queue.substrate.backend], queue, lane)
-                    running[job] = queue, lane
-                if not running:
-                    break
-                for job in wait(running, return_when=FIRST_COMPLETED).done:
-                    queue, lane = running.pop(job)
-                    free.append(lane)
-                    run.tally.mutants += job.result()
-                    run.report("mutants", run.tally.mutants, total)
-                    if queue.mutants:
-                        waiting.append(queue)  # to the end: all substrates take turns
-            run.tally.waiting = sum(len(q.mutants) for q in waiting)
-            run.tally.out_of_time = bool(waiting)
+        """Until the budget is spent or all is done.
 
-    def _queues(self, work: Work, lane: int) -> Iterator[_Queue]:
+        Each lane takes one problem after the other, each for its part of the time, so that what was drawn for a
+        problem serves all of its mutants; the substrates of a problem take turns.
+        """
+        run = self._run
+        problems = [own for work in works if (own := [q for q in self._queues(work) if q.mutants])]
+        if len(problems) < self._lanes.count:
+            problems = [[queue] for own in problems for queue in own]
+        turns = Turns(problems, self._lanes.count, run.budget)
+        backends = {queue.substrate.backend for own in problems for queue in own}
+        self._total = turns.mutants
+        self._began = time.monotonic()
+        run.report("mutants", 0, self._total)
+        with contextlib.ExitStack() as stack:
+            screeners = {backend: stack.enter_context(Screener(backend)) for backend in backends}
+            executor = stack.enter_context(ThreadPoolExecutor(self._lanes.count, thread_name_prefix="mutants"))
+            try:
+                jobs = [executor.submit(self._lane, lane, turns, screeners) for lane in range(self._lanes.count)]
+                for job in as_done(jobs):
+                    job.result()
+            finally:
+                turns.end()
+        run.tally.waiting = turns.mutants
+        run.tally.out_of_time = turns.mutants > 0
+
+    def _lane(self, lane: int, turns: Turns[_Queue], screeners: Mapping[Backend, Screener]) -> None:
+        while (turn := turns.take()) is not None:
+            queues, until = turn
+            while queues and turns.go_on(until):
+                queue = queues.pop(0)
+                self._done(self._batch(screeners[queue.substrate.backend], queue, lane))
+                if queue.mutants:
+                    queues.append(queue)
+            turns.give_back(queues)
+
+    def _done(self, mutants: int) -> None:
+        with self._lock:
+            self._run.tally.mutants += mutants
+            self._run.report("mutants", self._run.tally.mutants, self._total)
+
+    def _queues(self, work: Work) -> Iterator[_Queue]:
         matrix, options, tally = self._run.matrix, self._run.options, self._run.tally
         if options.renew:
             there = (*work.target.substrates, *work.target.guests)
@@ -121,7 +133,7 @@ class Mutants:
                     todo.append(mutant)
             seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
             origin: Origin = "bank" if id in work.guests else "substrate"
-            yield _Queue(work, id, substrate, todo, seen, here, lane, origin, pairs)
+            yield _Queue(work, id, substrate, todo, seen, here, origin, pairs)
 
     def _batch(self, screener: Screener, queue: _Queue, lane: int) -> int:
         """Screen and measure the next mutants of a substrate; returns how many."""

@@ -2,8 +2,8 @@
 
 Between two forward calls a judge compares tensors, in Python. On a CPU the forward calls take most of the time, and
 threads share what was drawn. On a GPU they take milliseconds, and a dozen threads would wait for the interpreter's
-lock (37 evaluations a second were read with fourteen of them on an H200); so each lane is a process there, with a child
-zygote and draws of its own, and a problem stays on its lane as long as there is work for all.
+lock (37 evaluations a second were read with fourteen of them on an H200); so each lane is a process there, with a
+zygote and draws of its own.
 """
 
 import os
