@@ -1,6 +1,7 @@
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -45,3 +46,25 @@ def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with lease.held():
         assert lease.idle()
+
+
+def test_one_at_a_time_is_alone_and_the_next_one_waits(tmp_path: Path) -> None:
+    first, second = (DeviceLease("cuda:0", tmp_path) for _ in range(2))
+    order: list[str] = []
+    waits = threading.Event()
+
+    def follow() -> None:
+        waits.set()
+        with second.alone():
+            order.append("second")
+
+    with first.alone():
+        assert not second.idle()
+        thread = threading.Thread(target=follow)
+        thread.start()
+        waits.wait()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert second.idle()
