@@ -103,13 +103,11 @@ def choose(
     if not entries:
         return Selection((), covered(kills, (), weight), True)
     task = _Task.of(kills, weight, price, min(k, entries), sorted(dense), sorted(declared) if k > 1 else [])
-    chosen = _greedy(task)
+    chosen = _exchanged(task, _greedy(task))
     exact = task.value(chosen)[0] >= float(task.weight.sum())  # nothing is left to gain
-    if not exact:
-        solved = _solve(task, nodes)
-        exact = solved is not None
-        chosen = solved or chosen
-    order = _ordered(task, _exchanged(task, chosen))
+    if not exact and (solved := _solve(task, nodes)) is not None:
+        exact, chosen = True, _exchanged(task, solved)
+    order = _ordered(task, chosen)
     return Selection(tuple(order), covered(kills, order, weight), exact)
 
 

@@ -62,6 +62,15 @@ def test_the_greedy_fallback_obeys_the_rules_and_is_never_better(task: dict) -> 
         assert greedy.covered < covered(task["kills"], range(task["kills"].shape[1]), task["weights"])
 
 
+def test_an_exchange_that_leaves_nothing_to_gain_is_the_best_there_is() -> None:
+    kills = np.zeros((1, 5), bool)
+    kills[0, 4] = True  # greedy takes 0 for its place and then has to take the declared one
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "_solve", lambda *_: None)
+        found = choose(kills, 2, dense={0, 1}, declared={1})
+    assert (sorted(found.indices), found.covered, found.exact) == ([1, 4], 1.0, True)
+
+
 def test_the_greedy_trap_needs_the_exact_search() -> None:
     trap = np.zeros((8, 3), bool)
     trap[1:6, 0] = True  # the largest first leaves one mutant to either of the others
