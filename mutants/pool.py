@@ -49,7 +49,7 @@ _DECLARED = ("normal", "own", "spiky", "negative", "offset", "ramp")
 _SMALL = (MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 #: Bytes and multiply-adds up to which declared-shape entries are put to mutants.
 DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (16 << 30, 4_000_000_000_000)}
-#: Bytes of a declared shape above which its plain draw alone is asked, for the time that the others would take.
+#: Bytes of a declared shape above which only two draws of it are asked, for the time that the others would take.
 FEW_ABOVE = {"cpu": MIB, "cuda": 1 << 30}
 #: Bytes of an entry whose gate has a GPU to itself: it needs about ten times as many, and several problems' pools are
 #: built side by side.
@@ -123,7 +123,7 @@ def pool_entries(problem: Problem, device_class: str, least: int = LEAST) -> Ite
     yield from fresh(dense, shapes)
     declared: list[dict[str, Any]] = [] if declared_too_large(problem, device_class) else [{}]
     few = entry_bytes(problem, Entry.make()) > FEW_ABOVE[device_class]
-    wanted = ("own",) if few else _DECLARED
+    wanted = _DECLARED[:2] if few else _DECLARED
     yield from fresh([(g, p) for g, p in recipes if g in wanted and not p], declared)
     if len(seen) < least:
         yield from fresh(recipes, shapes[2:])
