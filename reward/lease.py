@@ -27,25 +27,20 @@ class DeviceLease:
     def __init__(self, device: str, folder: Path | None = None) -> None:
         self.path = (folder or cache_folder() / "leases") / f"{_physical(device)}.lease"
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """In use. Where the file cannot be made, nobody is told."""
-        fd = self._open()
-        try:
-            if fd is not None:
-                fcntl.flock(fd, fcntl.LOCK_SH)
-            yield
-        finally:
-            if fd is not None:
-                os.close(fd)
+    def held(self) -> contextlib.AbstractContextManager[None]:
+        """In use, by any number at a time. Where the file cannot be made, nobody is told."""
+        return self._locked(fcntl.LOCK_SH)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """In use by one at a time: waits for its turn. Where the file cannot be made, nobody waits."""
+        return self._locked(fcntl.LOCK_EX)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """In use by one at a time: waits for its turn. Where the file cannot be made, nobody waits."""
+    def _locked(self, how: int) -> Iterator[None]:
         fd = self._open()
         try:
             if fd is not None:
-                fcntl.flock(fd, fcntl.LOCK_EX)
+                fcntl.flock(fd, how)
             yield
         finally:
             if fd is not None:
