@@ -61,30 +61,33 @@ class Drawn:
         loaded = self.loaded
         constants = tuple(sorted((k, repr(v)) for k, v in loaded.constants.items()))
         key = loaded.problem.hash, constants, repr(self.init_inputs), self.model_seed, str(self.device), self.dtype
-        return _MODELS.get(key, build)
+        return _MODELS.get(key, self.device, build)
 
 
 class _Models:
-    """The models built last, within a bound of bytes; whoever asks gets a copy of one that never ran."""
+    """The models built last, within a bound of bytes; whoever asks gets a copy of one that never ran.
+
+    They are kept in host memory: a judge may share its GPU with a trainer.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, tuple[nn.Module, int]] = OrderedDict()
 
-    def get(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
+    def get(self, key: Hashable, device: torch.device, build: Callable[[], nn.Module]) -> nn.Module:
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
         if found is not None:
-            return copy.deepcopy(found[0])
+            return copy.deepcopy(found[0]).to(device)
         model = build()
         size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
         if not LARGE_MODEL <= size <= self._most:
             return model  # a small one is built faster than it is copied
         try:
-            spare = copy.deepcopy(model)
+            spare = copy.deepcopy(model).to("cpu")
         except (RuntimeError, TypeError, AttributeError):  # what a module may hold cannot always be copied
             return model
         with self._lock:

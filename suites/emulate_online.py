@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .emulate_order import BUDGET, evenly
-from .emulate_rules import Rule, dimensions
+from .emulate_rules import Rule, dimensions, variance_rules
 
 aten = torch.ops.aten
 
@@ -100,20 +100,10 @@ def online_rules() -> dict[Any, Rule]:
         freedom = max(0, length - (1 if correction is None else correction))
         return _with(variances, at, squares / freedom), _with(means, at, values)
 
-    def first(*args: Any, **kwargs: Any) -> Any:
-        result = variance(*args, **kwargs)
-        return result if result is NotImplemented else result[0]
-
-    def deviation(*args: Any, **kwargs: Any) -> Any:
-        result = variance(*args, **kwargs)
-        return result if result is NotImplemented else result[0].sqrt()
-
     return {
         aten.mean.default: mean,
         aten.mean.dim: mean,
-        aten.var_mean.correction: variance,
-        aten.var.correction: first,
-        aten.std.correction: deviation,
+        **variance_rules(variance),
     }
 
 

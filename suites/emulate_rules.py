@@ -26,6 +26,24 @@ def dimensions(x: Tensor, dims: Any) -> list[int]:
     return sorted(d % x.dim() for d in ([dims] if isinstance(dims, int) else dims))
 
 
+def variance_rules(variance: Rule) -> dict[Any, Rule]:
+    """Rules for variances and standard deviations from one that gives (variance, mean) or NotImplemented."""
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        result = variance(*args, **kwargs)
+        return result if result is NotImplemented else result[0]
+
+    def deviation(*args: Any, **kwargs: Any) -> Any:
+        result = variance(*args, **kwargs)
+        return result if result is NotImplemented else result[0].sqrt()
+
+    return {
+        aten.var_mean.correction: variance,
+        aten.var.correction: first,
+        aten.std.correction: deviation,
+    }
+
+
 def _total_rules(order: Order) -> dict[Any, Rule]:
     def total(x: Tensor, dims: Any, keep: bool, ufunc: np.ufunc = np.add, mean: bool = False) -> Any:
         if x.dim() == 0 or x.numel() == 0:
@@ -54,14 +72,6 @@ def _total_rules(order: Order) -> dict[Any, Rule]:
         freedom = x.numel() // mean.numel() - (1 if correction is None else correction)
         return squares / max(0, freedom), mean if keepdim else mean.reshape(squares.shape)
 
-    def first(*args: Any, **kwargs: Any) -> Any:
-        result = variance(*args, **kwargs)
-        return result if result is NotImplemented else result[0]
-
-    def deviation(*args: Any, **kwargs: Any) -> Any:
-        result = variance(*args, **kwargs)
-        return result if result is NotImplemented else result[0].sqrt()
-
     return {
         aten.sum.default: plain(lambda x: total(x, None, False)),
         aten.sum.dim_IntList: plain(lambda x, dim=None, keepdim=False: total(x, dim, keepdim)),
@@ -69,9 +79,7 @@ def _total_rules(order: Order) -> dict[Any, Rule]:
         aten.mean.dim: plain(lambda x, dim=None, keepdim=False: total(x, dim, keepdim, mean=True)),
         aten.prod.default: plain(lambda x: total(x, None, False, np.multiply)),
         aten.prod.dim_int: plain(lambda x, dim, keepdim=False: total(x, dim, keepdim, np.multiply)),
-        aten.var_mean.correction: variance,
-        aten.var.correction: first,
-        aten.std.correction: deviation,
+        **variance_rules(variance),
     }
 
 
