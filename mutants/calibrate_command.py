@@ -22,6 +22,7 @@ from .coverage_table import print_report
 from .gate_command import run_gate
 from .matrix import Matrix
 from .matrix_delta import ImportReport
+from .mutant import FAMILIES
 from .watch import holder, only_one
 
 DEFAULT_BUDGET = "25m"
@@ -83,6 +84,7 @@ def run_calibrate(
     backends: Sequence[str] = (),
     substrates: Path | None = None,
     per_substrate: int | None = None,
+    families: Sequence[str] = (),
     export_delta: Path | None = None,
     since: Path | None = None,
     import_delta: Sequence[Path] = (),
@@ -102,6 +104,8 @@ def run_calibrate(
             GPU by default.
         substrates: folder of substrates in place of the package's.
         per_substrate: at most so many mutants of each.
+        families: of the mutants that are made, with the members of interactions; all by default. The shares over all
+            mutants are then those of an unfair sample: read them by family.
         export_delta, since: write what was measured to a file, without what an earlier delta holds.
         import_delta: take in deltas first.
         suites: where suites are written; `out`/suites by default.
@@ -117,6 +121,8 @@ def run_calibrate(
         MatrixError: the matrix cannot be written.
     """
     console = Console(stderr=as_json)
+    if unknown := sorted(set(families) - set(FAMILIES)):
+        raise InputError(f"--family {', '.join(unknown)}: there are {', '.join(FAMILIES)}")
     place = resolve_device(device)
     folders, ids = folders_and_ids(problems)
     options = CalibrateOptions(
@@ -127,6 +133,7 @@ def run_calibrate(
         budget_s=seconds_of(budget),
         backends=tuple(backends) or (("cuda", "triton") if place.startswith("cuda") else ("cuda",)),
         per_substrate=per_substrate,
+        families=tuple(families),
     )
     if gate:
         return run_gate(

@@ -14,7 +14,7 @@ from .calibrate_plan import ordered, questions_hash
 from .calibrate_values import Run, Work
 from .done import as_done
 from .evaluate import CellResult
-from .interactions import members, members_first, survive_alone
+from .interactions import members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
 from .measure import measure_mutant
@@ -121,9 +121,10 @@ class Mutants:
                 continue
             if options.renew:
                 rows |= renewed_mutants(matrix, id, {m.id for m in made}, rows)
-            chosen = made[: options.per_substrate]
+            chosen = of_families(made, pairs, options.families)[: options.per_substrate]
             if options.renew:
-                chosen += [m for m in made[len(chosen) :] if m.id in rows]
+                taken = {m.id for m in chosen}
+                chosen += [m for m in made if m.id in rows and m.id not in taken]
             todo = []
             for mutant in chosen:
                 row_id, row = rows.get(mutant.id, (0, None))

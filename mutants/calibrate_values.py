@@ -31,6 +31,7 @@ class CalibrateOptions:
         budget_s: seconds; the phases before the mutants are finished in any case (and do not count with `renew`).
         backends: of the substrates that are used.
         per_substrate: at most so many mutants of each.
+        families: of the mutants that are made; () = all.
         renew: what is not made from these substrates by these operators any more leaves the counts, and whatever is
             counted is kept up to date.
     """
@@ -42,6 +43,7 @@ class CalibrateOptions:
     budget_s: float = 1500.0
     backends: tuple[str, ...] = ("cuda", "triton")
     per_substrate: int | None = None
+    families: tuple[str, ...] = ()
     renew: bool = False
 
     @property

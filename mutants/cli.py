@@ -47,6 +47,7 @@ def calibrate(
     per_substrate: Annotated[
         int | None, typer.Option("--per-substrate", min=1, help="At most so many mutants of each.")
     ] = None,
+    family: Annotated[list[str] | None, typer.Option("--family", help="Mutants of this family alone; repeat.")] = None,
     export_delta: Annotated[Path | None, typer.Option("--export-delta", help="Write what was measured.")] = None,
     since: Annotated[Path | None, typer.Option("--since", help="Leave out what this delta holds.")] = None,
     import_delta: Annotated[
@@ -71,8 +72,11 @@ def calibrate(
     if watch:
         from .watch_command import run_watch
 
-        if as_json or gate or export_delta or since or import_delta:
-            raise InputError("--watch publishes files: leave out --json, --gate, --export-delta, --since and --import")
+        if as_json or gate or family or export_delta or since or import_delta:
+            raise InputError(
+                "--watch measures all families and publishes files: leave out --family, --json, --gate, "
+                "--export-delta, --since and --import"
+            )
         raise typer.Exit(
             run_watch(problems or [], budget, out, device, workers, backend, substrates, per_substrate, suites, bank)
         )
@@ -88,6 +92,7 @@ def calibrate(
             backends=backend or [],
             substrates=substrates,
             per_substrate=per_substrate,
+            families=family or [],
             export_delta=export_delta,
             since=since,
             import_delta=import_delta or [],

@@ -202,16 +202,18 @@ class _Counter:
         shows = [name for cells in problems for name in kill_classes(cells)]
         self.classes = [name for name, seen in zip(shows, self.ours == 1, strict=True) if seen]
         self.inexact = 0
-        self._chosen: dict[tuple[str, int, bool], list[int]] = {}
+        self._chosen: dict[tuple[str, int, bool, bool], list[int]] = {}
 
     def _joined(self, ask: Callable[[ProblemCells], Fates]) -> Fates:
         return np.concatenate([ask(cells) for cells in self.problems])
 
-    def columns(self, cells: ProblemCells, k: int, comparison: Comparison) -> list[int]:
+    def columns(self, cells: ProblemCells, k: int, comparison: Comparison, half: bool = True) -> list[int]:
         """The suite of k entries, chosen once."""
-        key = (cells.hash, k, isinstance(comparison, Truth))
+        key = (cells.hash, k, isinstance(comparison, Truth), half)
         if key not in self._chosen:
-            selection, self._chosen[key] = select_suite(cells, k, comparison=comparison, weights=self.weights)
+            selection, self._chosen[key] = select_suite(
+                cells, k, comparison=comparison, half=half, weights=self.weights
+            )
             self.inexact += not selection.exact
         return self._chosen[key]
 
@@ -219,8 +221,8 @@ class _Counter:
         """What was chosen at our tolerances."""
         found: dict[str, dict[int, tuple[str, ...]]] = {}
         for cells in self.problems:
-            for (digest, k, at_ours), columns in sorted(self._chosen.items()):
-                if at_ours and digest == cells.hash:
+            for (digest, k, at_ours, half), columns in sorted(self._chosen.items()):
+                if at_ours and half and digest == cells.hash:
                     found.setdefault(cells.name, {})[k] = tuple(cells.entries[c].uid for c in columns)
         return found
 
@@ -232,9 +234,9 @@ class _Counter:
     def suite(self, k: int) -> ProtocolCoverage:
         """The line of our suites of k entries."""
 
-        def asked(comparison: Comparison) -> Fates:
+        def asked(comparison: Comparison, half: bool = True) -> Fates:
             return self._joined(
-                lambda cells: together(cell_fates(cells, comparison)[:, self.columns(cells, k, comparison)])
+                lambda cells: together(cell_fates(cells, comparison)[:, self.columns(cells, k, comparison, half)])
             )
 
         def refused(cells: ProblemCells) -> Fates:
@@ -252,6 +254,7 @@ class _Counter:
             groups=line.groups,
             selected=_share(fates, seen & ~self.held),
             held_out=_share(fates, seen & self.held),
+            whole=_share(asked(Truth(), half=False), seen),
             refusal=_share(self._joined(refused), seen),
             at_official=_share(loose, seen_loose),
             held_out_at_official=_share(loose, seen_loose & self.held),
@@ -330,7 +333,7 @@ def run_coverage(options: CoverageOptions) -> int:
     `--json` prints one object: `format` (1), `matrix`, `device_class`, `by`, `problems` (how many), `states` and
     `substrates` (rows by state), `witnessed` {`ours`, `official`: {`yes`, `no`, `undecided`}}, `classes` (witnessed
     mutants by `value`, `race`, `hang`, `crash`), `cells` {`present`, `of`}, `protocols` (a list of objects with `name`,
-    `ours`, `official`, `balanced`, `bootstrap`, `groups`, and for suites `selected`, `held_out`, `refusal`,
+    `ours`, `official`, `balanced`, `bootstrap`, `groups`, and for suites `selected`, `held_out`, `whole`, `refusal`,
     `at_official`, `held_out_at_official`, else null), `effects` (`inputs`, `tolerance`, `engine` and a share),
     `suites` {problem: {k: entry ids}}, `inexact`, `fail_under` (null where not asked) and `ok`. A share is
     {`detected`, `of`, `unknown`, `share` (null of nothing), `low`, `high`, `at_least` (unknown ones missed)}, in

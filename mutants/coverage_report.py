@@ -86,6 +86,7 @@ class ProtocolCoverage:
         bootstrap: 95 % interval of `ours` over resampled problems; None for fewer than two problems.
         groups: `ours` by family, problem, operator or backend.
         selected, held_out: halves of `ours` (suites only).
+        whole: suites that are chosen on all mutants, as `calibrate` ships them, and scored on the same (suites only).
         refusal: `ours`, if the candidate refused every changed shape (suites only).
         at_official: the same selection made and judged at 1e-2, over `official` (suites only).
         held_out_at_official: its held-out half.
@@ -99,6 +100,7 @@ class ProtocolCoverage:
     groups: Mapping[str, Share]
     selected: Share | None = None
     held_out: Share | None = None
+    whole: Share | None = None
     refusal: Share | None = None
     at_official: Share | None = None
     held_out_at_official: Share | None = None
@@ -178,7 +180,7 @@ def _line_dict(line: ProtocolCoverage) -> dict[str, Any]:
         "bootstrap": None if line.bootstrap is None else [round(x, 6) for x in line.bootstrap],
         "groups": {label: share.to_dict() for label, share in line.groups.items()},
     }
-    for name in ("selected", "held_out", "refusal", "at_official", "held_out_at_official"):
+    for name in ("selected", "held_out", "whole", "refusal", "at_official", "held_out_at_official"):
         share = getattr(line, name)
         plain[name] = None if share is None else share.to_dict()
     return plain

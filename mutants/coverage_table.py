@@ -64,8 +64,8 @@ def tables(report: Report) -> Iterator[Rows]:
     if suites:
         yield Rows(
             "Suites: chosen on one half of the mutants, scored on the other",
-            ("suite", "selected half", "held-out half", "refusing changed shapes", "chosen and judged at 1e-2",
-             "held-out at 1e-2"),
+            ("suite", "selected half", "held-out half", "chosen on all, scored on all", "refusing changed shapes",
+             "chosen and judged at 1e-2", "held-out at 1e-2"),
             tuple(_suite_row(line) for line in suites),
         )  # fmt: skip
     labels = sorted({label for line in report.protocols for label in line.groups})
@@ -108,6 +108,7 @@ def _suite_row(line: ProtocolCoverage) -> tuple[str, ...]:
         line.name,
         percent(line.selected),
         percent(line.held_out, True),
+        percent(line.whole),
         percent(line.refusal),
         percent(line.at_official),
         percent(line.held_out_at_official),

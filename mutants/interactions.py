@@ -62,6 +62,22 @@ def members_first(mutants: Sequence[Mutant], both: Mapping[str, tuple[str, str]]
     return list(found.values())
 
 
+def of_families(
+    mutants: Sequence[Mutant], both: Mapping[str, tuple[str, str]], families: Collection[str]
+) -> list[Mutant]:
+    """The mutants of some families, in the same order, with the members of the interactions among them.
+
+    Args:
+        both: what `members` gives for their substrate.
+        families: names; empty = all.
+    """
+    if not families:
+        return list(mutants)
+    own = {mutant.id for mutant in mutants if mutant.family in families}
+    wanted = own.union(*(both[id] for id in own if id in both))
+    return [mutant for mutant in mutants if mutant.id in wanted]
+
+
 def survive_alone(matrix: Matrix, ids: Collection[str], official: Collection[int]) -> bool:
     """Whether each of these mutants was put to the official check's draws and passed them.
 

@@ -249,9 +249,7 @@ def _on_own_device(options: WatchOptions) -> WatchOptions:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: options, the number of the pass, the changed kinds and the parent's process id, as JSON."""
     request = json.loads((arguments or sys.argv[1:])[0])
-    linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != request["parent"]:
-        return NO_RESULT
+    linux.end_with(request["parent"])
     stopped: list[Callable[[], None]] = []
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides

@@ -4,7 +4,9 @@ import ctypes
 import errno
 import os
 import platform
+import select
 import signal
+import threading
 import time
 from typing import Final
 
@@ -90,14 +92,27 @@ def prctl(option: int, value: int = 0, third: int = 0) -> None:
 def end_with(parent: int) -> None:
     """Have this process killed when its parent ends, and at once where it has ended already.
 
-    The signal alone is not enough: a parent that was killed while its child still started sends none.
+    PR_SET_PDEATHSIG alone would not do: it is sent when the parent's *thread* that started this process ends, and not
+    at all by a parent that was killed while its child still started. So a thread waits for the process itself.
 
     Args:
         parent: the process id of the one that started this one.
     """
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    try:
+        alive = os.pidfd_open(parent)
+    except ProcessLookupError:
         os.kill(os.getpid(), signal.SIGKILL)
+        raise
+    if os.getppid() != parent:  # the number may be somebody else's by now
+        os.kill(os.getpid(), signal.SIGKILL)
+    threading.Thread(target=_end_after, args=(alive,), name="end-with-parent", daemon=True).start()
+
+
+def _end_after(pidfd: int) -> None:
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    ended.poll()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unshare(flags: int) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from kernelward.mutants.interactions import members, members_first, survive_alone
+from kernelward.mutants.interactions import members, members_first, of_families, survive_alone
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.matrix_schema import Cell, EntryRow, MutantRow, SubstrateRow
 from kernelward.mutants.mutant import Mutant, generate
@@ -41,6 +41,18 @@ def test_an_interaction_without_known_members_is_left_out() -> None:
 
     found = members_first([mutant("i", "interaction"), mutant("a", "memory")], {})
     assert [m.id for m in found] == ["a"]
+
+
+def test_a_choice_of_families_brings_the_members_of_its_interactions() -> None:
+    made = generate(SUBSTRATES[0])
+    both = members(SUBSTRATES[0])
+    assert of_families(made, both, ()) == made
+    memory = of_families(made, both, ("memory",))
+    assert memory == [m for m in made if m.family == "memory"] != []
+    chosen = of_families(made, both, ("interaction",))
+    interactions = [m for m in made if m.family == "interaction"]
+    assert {m.id for m in chosen} == {m.id for m in interactions} | {id for m in interactions for id in both[m.id]}
+    assert [m for m in made if m in chosen] == chosen
 
 
 @pytest.mark.parametrize(

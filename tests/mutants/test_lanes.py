@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from kernelward.suites.entry import Entry
 from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import find_problem
 from kernelward.suites.validity import admit
-from lane_jobs import failing, judged
+from lane_jobs import failing, judged, process_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "problems"
 KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return BODY\n"
@@ -53,3 +54,11 @@ def test_lanes_answer_like_this_process_and_end_with_their_owner() -> None:
     while any(os.path.exists(f"/proc/{pid}") for pid in (first, second)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in (first, second))
+
+
+def test_a_lane_outlives_the_thread_that_used_it_first() -> None:
+    with Evaluator() as evaluator, Lanes(evaluator, 1, apart=True) as lanes:
+        with ThreadPoolExecutor(1) as phase:
+            first = phase.submit(lanes.run, 0, process_of).result()
+        time.sleep(0.2)  # a signal that its end sends would be there by now
+        assert lanes.run(0, process_of) == first != os.getpid()

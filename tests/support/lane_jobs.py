@@ -17,3 +17,8 @@ def failing(evaluator: Evaluator, which: str) -> None:
     if which == "oracle":
         raise OracleError("float64-raises", "no")
     raise ChildFailure("infra_error", "zygote", "gone", "spawn", exception="OSError", output="text", alive=True)
+
+
+def process_of(evaluator: Evaluator) -> int:
+    """The process that an evaluator is in."""
+    return os.getpid()
