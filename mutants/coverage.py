@@ -9,16 +9,17 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
 from ..suites.errors import InputError
+from ..suites.hashing import stable_hash
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.select import MAX_K, Selection, balanced, choose
 from .coverage_cells import (
@@ -81,8 +82,14 @@ def select_suite(
         cost=[cells.entries[c].bytes for c in columns],
         dense=[i for i, c in enumerate(columns) if c in dense],
         declared=[i for i, c in enumerate(columns) if not cells.grid.changed[c]],
+        kinds=[_shape_and_inputs(cells.entries[c].recipe) for c in columns],
     )
     return chosen, [columns[i] for i in chosen.indices]
+
+
+def _shape_and_inputs(recipe: Mapping[str, Any]) -> tuple[str, str]:
+    inputs = {k: v for k, v in recipe.items() if k != "constants"}
+    return stable_hash(recipe.get("constants") or {}), stable_hash(inputs)
 
 
 def suite_record(cells: ProblemCells, columns: Sequence[int]) -> dict[str, dict[str, int]]:

@@ -3,8 +3,10 @@
 The first entry is always a dense random one (under sparse or spiky inputs a wrong index reads another zero), and of two
 or more entries one stays at the declared shape, which counts as one of the k. The covered weight is the largest there
 is, proved by integer programming. Of several such suites one is taken that no exchange of one entry improves: first by
-the weight of the mutants that two of its entries kill (one like them, not seen yet, then has two chances), then by
-cost, then by index. The same kills always give the same suite.
+the weight of the mutants that two of its entries kill (one like them, not seen yet, then has two chances), then by how
+many shapes and kinds of input there are among its entries (what a few mutants say about a problem is all that they
+say: two draws of one tiny shape leave blind what no mutant happened to need), then by cost, then by index. The same
+kills always give the same suite.
 """
 
 import math
@@ -79,6 +81,7 @@ def choose(
     cost: Sequence[float] | None = None,
     dense: Collection[int] = (),
     declared: Collection[int] = (),
+    kinds: Sequence[tuple[Hashable, ...]] | None = None,
     nodes: int = _NODES,
 ) -> Selection:
     """The k entries that kill the most.
@@ -90,6 +93,8 @@ def choose(
         cost: [entries], breaks ties; None = all the same.
         dense: entries that may stand first; empty = any.
         declared: entries at the declared shape, one of which must be among two or more; empty = no such rule.
+        kinds: [entries], what an entry is made of, such as (shape, generator): among equals a suite with more different
+            shapes and generators wins. None = they do not matter.
         nodes: bound on the exact search; beyond it the answer is the greedy one.
 
     Raises:
@@ -98,11 +103,20 @@ def choose(
     mutants, entries = kills.shape
     weight = np.ones(mutants) if weights is None else np.asarray(weights, np.float64)
     price = np.zeros(entries) if cost is None else np.asarray(cost, np.float64)
-    if k < 1 or weight.shape != (mutants,) or price.shape != (entries,) or (weight < 0).any():
+    fits = weight.shape == (mutants,) and price.shape == (entries,) and (kinds is None or len(kinds) == entries)
+    if k < 1 or not fits or (weight < 0).any():
         raise ValueError(f"k = {k}, kills {kills.shape}, weights {weight.shape}, cost {price.shape}")
     if not entries:
         return Selection((), covered(kills, (), weight), True)
-    task = _Task.of(kills, weight, price, min(k, entries), sorted(dense), sorted(declared) if k > 1 else [])
+    task = _Task.of(
+        kills,
+        weight,
+        price,
+        min(k, entries),
+        sorted(dense),
+        sorted(declared) if k > 1 else [],
+        kinds or [()] * entries,
+    )
     chosen = _exchanged(task, _greedy(task))
     exact = task.value(chosen)[0] >= float(task.weight.sum())  # nothing is left to gain
     if not exact and (solved := _solve(task, nodes)) is not None:
@@ -121,6 +135,7 @@ class _Task:
     k: int
     dense: list[int]
     declared: list[int]
+    kinds: Sequence[tuple[Hashable, ...]]
 
     @classmethod
     def of(
@@ -131,17 +146,19 @@ class _Task:
         k: int,
         dense: list[int],
         declared: list[int],
+        kinds: Sequence[tuple[Hashable, ...]],
     ) -> "_Task":
         useful = kills.any(axis=1) & (weight > 0)
         rows, where = np.unique(kills[useful], axis=0, return_inverse=True)
         merged = np.bincount(where.reshape(-1), weight[useful], len(rows)).astype(np.float64)
-        return cls(rows.astype(np.bool_), merged, price, k, dense, declared)
+        return cls(rows.astype(np.bool_), merged, price, k, dense, declared, kinds)
 
-    def value(self, chosen: Sequence[int]) -> tuple[float, float, float, int]:
-        """What is maximised, in order: covered weight, weight covered twice, less cost, lower indices."""
+    def value(self, chosen: Sequence[int]) -> tuple[float, float, int, float, int]:
+        """What is maximised, in order: covered weight, weight covered twice, variety, less cost, lower indices."""
         times = self.kills[:, list(chosen)].sum(axis=1)
         once, twice = float(self.weight[times >= 1].sum()), float(self.weight[times >= 2].sum())
-        return once, twice, -float(self.price[list(chosen)].sum()), -sum(chosen)
+        variety = sum(len(set(values)) for values in zip(*(self.kinds[e] for e in chosen), strict=True))
+        return once, twice, variety, -float(self.price[list(chosen)].sum()), -sum(chosen)
 
     def allows(self, chosen: Sequence[int]) -> bool:
         """Whether a dense and a declared entry are among them, where there must be."""

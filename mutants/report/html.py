@@ -17,7 +17,7 @@ from ...suites.errors import InputError
 from ...suites.version import version
 from ..clean_run import closest_of
 from ..coverage_report import OURS, Effect, Share
-from ..coverage_table import percent, summary
+from ..coverage_table import bounds, percent, summary
 from .catch import Catch
 from .chart import HEIGHT, WIDTH, charts
 from .facts import HEAD, Facts, entry_label
@@ -72,6 +72,7 @@ def render(facts: Facts | None, sources: Sources, scored: Scored | None = None, 
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
     environment.filters["percent"] = percent
+    environment.filters["bounds"] = bounds
     style, script = _template("report.css"), _template("report.js")
     blocks: dict[str, str] = {}
     if facts is not None:

@@ -16,6 +16,7 @@ from kernelward.mutants.coverage_cells import (
     witnesses,
 )
 from kernelward.mutants.coverage_report import Share
+from kernelward.mutants.coverage_table import bounds
 from kernelward.mutants.matrix_schema import VARIANTS, Cell
 from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
@@ -208,6 +209,12 @@ def test_intervals_are_exact_for_few_and_wilson_for_many() -> None:
     assert Share(10, 10).interval == pytest.approx((0.6915, 1.0), abs=1e-4)
     assert Share(100, 100).interval == pytest.approx((0.9630, 1.0), abs=1e-4)
     assert Share(0, 0).interval == (0.0, 1.0)
+
+
+def test_where_many_mutants_are_unknown_a_share_of_the_others_is_not_printed() -> None:
+    assert bounds(Share(60, 100, 4)) == "60.00 % (50.2-69.1)"
+    assert bounds(Share(60, 60, 40)) == "60.0 to 100.0 %"
+    assert bounds(Share(0, 0)) == "-"
 
 
 # the command

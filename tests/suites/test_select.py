@@ -23,6 +23,7 @@ def tasks(draw: st.DrawFn) -> dict:
         "cost": draw(st.lists(st.integers(1, 3), min_size=entries, max_size=entries)),
         "dense": draw(some),
         "declared": draw(some),
+        "kinds": draw(st.none() | st.lists(st.tuples(*[st.integers(0, 2)] * 2), min_size=entries, max_size=entries)),
     }
 
 
@@ -93,6 +94,15 @@ def test_ties_go_to_double_kills_then_to_the_cheaper_then_to_the_first() -> None
     assert choose(kills, 2, cost=[9, 9, 1, 1]).indices == (0, 1)
 
 
+def test_among_equals_the_suite_with_more_shapes_and_generators_wins_before_the_cheaper() -> None:
+    kills = np.ones((2, 4), bool)
+    kinds = [("tiny", "normal"), ("tiny", "own"), ("ragged", "own"), ("ragged", "ramp")]
+    assert choose(kills, 2, cost=[1, 1, 5, 9]).indices == (0, 1)
+    assert choose(kills, 2, cost=[1, 1, 5, 9], kinds=kinds).indices == (0, 2)
+    kills[0, 2:] = False  # what is killed twice counts more
+    assert choose(kills, 2, cost=[1, 1, 5, 9], kinds=kinds).indices == (0, 1)
+
+
 def test_every_suite_of_two_keeps_the_declared_shape() -> None:
     kills = np.array([[1, 0, 0], [0, 1, 0]], bool)
     assert sorted(choose(kills, 2, dense=[0], declared=[2]).indices) == [0, 2]
@@ -115,7 +125,9 @@ def test_nothing_to_cover_and_nothing_to_choose() -> None:
     assert choose(np.zeros((4, 3), bool), 2, cost=[3, 2, 1]).indices == (2, 1)
 
 
-@pytest.mark.parametrize("wrong", [{"k": 0}, {"k": 1, "weights": np.ones(3)}, {"k": 1, "cost": [1.0]}])
+@pytest.mark.parametrize(
+    "wrong", [{"k": 0}, {"k": 1, "weights": np.ones(3)}, {"k": 1, "cost": [1.0]}, {"k": 1, "kinds": [(1,)]}]
+)
 def test_arguments_that_do_not_fit_are_named(wrong: dict) -> None:
     with pytest.raises(ValueError, match="kills"):
         choose(np.zeros((2, 2), bool), **wrong)
