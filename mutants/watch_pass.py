@@ -22,7 +22,7 @@ from ..reward.sandbox import linux
 from ..suites.errors import InputError
 from .watch_files import BANK
 from .watch_options import WatchOptions
-from .watch_priority import EAGER, EAGER_S, give_way
+from .watch_priority import EAGER_S, give_way, niceness
 
 PUBLISH_S = 20.0  # between two publications of one pass
 WRONG_INPUT, NO_RESULT = 2, 3
@@ -255,15 +255,15 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
     awaited = request["pass"] == 1 or any(kind != BANK for kind in request["changed"])
-    eager = min(EAGER, options.nice) if awaited else options.nice
+    eager, settled = niceness(options.nice, awaited, BANK in request["changed"])
     give_way(eager)
-    patience = threading.Timer(EAGER_S, give_way, [options.nice])
+    patience = threading.Timer(EAGER_S, give_way, [settled])
     patience.daemon = True
     patience.start()
     from .matrix_schema import MatrixError
 
     try:
-        result = run_pass(options, request["pass"], request["changed"], stopped, told=lambda: give_way(options.nice))
+        result = run_pass(options, request["pass"], request["changed"], stopped, told=lambda: give_way(settled))
     except InputError as error:
         print(error, file=sys.stderr)
         return WRONG_INPUT

@@ -6,8 +6,10 @@ its own: nice 19 gets 50 % of the core, SCHED_BATCH 50 %, SCHED_IDLE 50 %, nicen
 and those that would start a session of their own stay in one of that weight (`reward.sandbox.linux.new_session`).
 
 Niceness 11 weighs 87 against the 1024 of a process that is not nice: at most 8 % of a core that somebody else could use
-all of; 19 would be 1.5 %. A pass that answers an edit, and the first of all, takes stock at niceness 4 (29 %), which is
-five seconds of computing, so that its first publication comes within a minute where all cores are busy.
+all of; 19 weighs 15, 1.5 %. A pass that answers an edit, and the first of all, takes stock at niceness 4 (29 %), which
+is five seconds of computing, so that its first publication comes within a minute where all cores are busy, and measures
+what the edit made stale at 11. Kernels that the reward accepted are verified at 11; mutants that were never measured,
+which nobody waits for, run at 19.
 """
 
 import os
@@ -18,6 +20,7 @@ from ..reward.sandbox import linux
 
 NICE = 11
 EAGER = 4
+BACKLOG = 19
 EAGER_S = 30.0  # for so long at most, by the clock on the wall
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
@@ -38,6 +41,20 @@ class Priority:
     nice: int
     session: bool
     io: bool
+
+
+def niceness(nice: int, awaited: bool, banked: bool) -> tuple[int, int]:
+    """Of a pass, until its mutants begin (for `EAGER_S` at most), and afterwards.
+
+    Args:
+        nice: of a pass that answers something; 0 changes nothing, whoever waits.
+        awaited: whether it is the first, or answers an edit.
+        banked: whether the reward accepted kernels since the last one, which are verified before the mutants begin.
+    """
+    if awaited:
+        return min(EAGER, nice), nice
+    later = max(BACKLOG, nice) if nice else 0
+    return nice if banked else later, later
 
 
 def give_way(nice: int = NICE) -> Priority:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kernelward.mutants.watch_priority import niceness
 from kernelward.reward.cuda.toolchain import run_tool
 
 GIVE_WAY = "from kernelward.mutants.watch_priority import give_way; print(give_way({nice}), flush=True)\n"
@@ -56,6 +57,13 @@ def test_its_session_is_as_nice_and_so_are_those_that_its_children_would_start()
 def test_others_get_a_session_of_their_own(tmp_path: Path) -> None:
     result = run_tool([sys.executable, "-c", "import os; print(os.getsid(0) == os.getpid())"], tmp_path)
     assert result.output.strip() == "True"
+
+
+def test_who_waits_decides_how_nice_a_pass_is() -> None:
+    assert niceness(11, awaited=True, banked=True) == (4, 11)
+    assert niceness(11, awaited=False, banked=True) == (11, 19)
+    assert niceness(11, awaited=False, banked=False) == (19, 19)
+    assert niceness(0, awaited=False, banked=False) == niceness(0, awaited=True, banked=False) == (0, 0)
 
 
 def test_niceness_zero_changes_nothing() -> None:
