@@ -127,6 +127,8 @@ class Agreement:
         variant: of the CPU's cells.
         rate: over all pairs.
         compared: over those in which neither side crashed, hung, raced or refused: the arithmetic alone.
+        fitting: over those of `compared` whose fault is not one of synchronisation: what can fit both. What a missing
+            barrier does depends on the schedule: a GPU has one, the emulator tries bad ones. Nor has a GPU guard zones.
         by_mutant: 95 % interval of the agreement over resampled mutants; None for fewer than two mutants.
         kappa: Cohen's; NaN where both sides say one and the same of everything.
         kappa_interval: 95 %, over resampled mutants; None where too few of them have a kappa.
@@ -140,6 +142,7 @@ class Agreement:
     variant: Variant
     rate: Rate
     compared: Rate
+    fitting: Rate
     mutants: int
     entries: int
     refused: int
@@ -159,6 +162,7 @@ class Agreement:
             "variant": self.variant,
             **self.rate.to_dict(),
             "compared": self.compared.to_dict(),
+            "fitting": self.fitting.to_dict(),
             "mutants": self.mutants,
             "entries": self.entries,
             "refused": self.refused,
@@ -265,10 +269,12 @@ def agreement(pairs: Sequence[Pair], variant: Variant = "strict", refused: int =
     counts = _by_mutant(pairs)
     verdicts = Counter((p.cpu.killed, p.gpu.killed) for p in pairs)
     by_mutant, kappa_interval = _resampled(counts)
+    compared = [p for p in pairs if {p.cpu.cls, p.gpu.cls} <= {"pass", "value"}]
     return Agreement(
         variant=variant,
         rate=_rate(pairs),
-        compared=_rate([p for p in pairs if {p.cpu.cls, p.gpu.cls} <= {"pass", "value"}]),
+        compared=_rate(compared),
+        fitting=_rate([p for p in compared if p.family != "synchronization"]),
         mutants=len(counts),
         entries=len({(p.problem, p.entry) for p in pairs}),
         refused=refused,

@@ -29,7 +29,8 @@ def run_agreement(
 
     `--json` prints one object: `format` (1), `matrix`, `by`, `fail_under` (null where not asked), `ok`, `strict`, and
     `plain` (null where the CPU has no plain cell that counts); both with `variant`, `agree`, `of`, `share`, `low`,
-    `high` (Wilson), `compared` (a rate over the pairs in which both sides compare values), `mutants`, `entries`,
+    `high` (Wilson), `compared` (a rate over the pairs in which both sides compare values), `fitting` (over those whose fault is
+    not one of synchronisation), `mutants`, `entries`,
     `refused` (pairs left out because both refused), `by_mutant` (interval over resampled mutants, or null), `kappa`,
     `kappa_interval`, `verdicts` and `confusion` (lists of `cpu`, `cuda`, `pairs`), `classes` {`cpu`, `cuda`: {class: a
     rate}}, `groups` {label: a rate} and `disagreements` (a list with `cause`, `cpu`, `cuda`, `family`, `operator`,
@@ -76,7 +77,7 @@ def tables(found: Agreement, by: By) -> Iterator[Rows]:
     yield Rows(
         f"Emulator ({found.variant} cells) and GPU: killed or not, pairs of mutant and entry",
         ("pairs", "mutants", "entries", "agreement (Wilson)", "mutants resampled", "kappa (mutants resampled)",
-         "both refused", "of the pairs that compare values on both"),
+         "both refused", "of the pairs that compare values on both", "of those beside synchronisation"),
         (
             (
                 str(found.rate.of),
@@ -87,6 +88,7 @@ def tables(found: Agreement, by: By) -> Iterator[Rows]:
                 _kappa_text(found),
                 str(found.refused),
                 f"{found.compared.of}: {_percent(found.compared)}",
+                f"{found.fitting.of}: {_percent(found.fitting)}",
             ),
         ),
     )  # fmt: skip

@@ -114,6 +114,7 @@ def test_disagreements_are_grouped_by_what_differs(tmp_path: Path) -> None:
     assert (found.cpu_classes["race"].agree, found.cpu_classes["race"].of) == (0, 4)
     assert found.confusion["race", "pass"] == 4
     assert (found.compared.agree, found.compared.of) == (2, 4)
+    assert (found.fitting.agree, found.fitting.of) == (0, 2)  # those of lt2le
 
 
 def filled(path: Path) -> Both:
