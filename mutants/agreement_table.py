@@ -29,13 +29,12 @@ def run_agreement(
 
     `--json` prints one object: `format` (1), `matrix`, `by`, `fail_under` (null where not asked), `ok`, `strict`, and
     `plain` (null where the CPU has no plain cell that counts); both with `variant`, `agree`, `of`, `share`, `low`,
-    `high` (Wilson), `compared` (a rate over the pairs in which both sides compare values), `fitting` (over those whose fault is
-    not one of synchronisation), `mutants`, `entries`,
-    `refused` (pairs left out because both refused), `by_mutant` (interval over resampled mutants, or null), `kappa`,
-    `kappa_interval`, `verdicts` and `confusion` (lists of `cpu`, `cuda`, `pairs`), `classes` {`cpu`, `cuda`: {class: a
-    rate}}, `groups` {label: a rate} and `disagreements` (a list with `cause`, `cpu`, `cuda`, `family`, `operator`,
-    `pairs`, `mutants`, `problems`, and of the first pair `mutant`, `entry`, `ratios`: err / tolerance on the CPU and on
-    the GPU). Shares are fractions.
+    `high` (Wilson), `compared` (a rate over the pairs in which both sides compare values), `fitting` (over those
+    whose fault is not one of synchronisation), `mutants`, `entries`, `refused` (pairs left out because both refused),
+    `by_mutant` (interval over resampled mutants, or null), `kappa`, `kappa_interval`, `verdicts` and `confusion`
+    (lists of `cpu`, `cuda`, `pairs`), `classes` {`cpu`, `cuda`: {class: a rate}}, `groups` {label: a rate} and
+    `disagreements` (a list with `cause`, `cpu`, `cuda`, `family`, `operator`, `pairs`, `mutants`, `problems`, and of
+    the first pair `mutant`, `entry`, `ratios`: err / tolerance on the CPU and on the GPU). Shares are fractions.
 
     Returns:
         0, or 1 below the threshold.
