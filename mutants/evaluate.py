@@ -55,7 +55,7 @@ OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
 LARGE_DRAW = 256 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
-LARGE = 1 << 30  # of one draw; a child that was asked so much keeps as much in its allocator, so it does not stay
+LARGE = 1 << 30  # of one draw; a child that was asked so much keeps as much in its allocator
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
 
@@ -162,6 +162,10 @@ class Evaluator:
     def _free(self) -> int:
         return free_memory(torch.device(self.device))
 
+    def is_large(self, size: int) -> bool:
+        """Whether a cell whose inputs, outputs and parameters are that many bytes has the device to itself."""
+        return self.on_gpu and size >= LARGE
+
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:
         """Memory for a cell whose inputs, outputs and parameters are that many bytes: waits for its turn.
@@ -169,7 +173,7 @@ class Evaluator:
         Large ones take turns on a GPU with those of all processes, pools' gates included.
         """
         with contextlib.ExitStack() as stack:
-            if self.on_gpu and size >= LARGE:
+            if self.is_large(size):
                 stack.enter_context(self._large.alone())
             stack.enter_context(self.memory.hold(STATE_FACTOR * size))
             yield
@@ -261,12 +265,30 @@ class KernelRun:
         self.given_up = 0
         self._session: ChildSession | None = None
         self._built: object = None
+        self._room: tuple[int, contextlib.ExitStack] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._close()
+        self._leave()
+
+    def _enter(self, size: int) -> None:
+        """Take the device for a large cell, and keep it for those that follow: another child costs a second each."""
+        if self._room is not None and self._room[0] >= size:
+            return
+        self._leave()
+        stack = contextlib.ExitStack()
+        stack.enter_context(self.host.room(size))
+        self._room = size, stack
+
+    def _leave(self) -> None:
+        if self._room is not None:
+            self._close()
+            torch.cuda.empty_cache()
+            self._room[1].close()
+            self._room = None
 
     def _close(self) -> None:
         if self._session is not None:
@@ -287,13 +309,12 @@ class KernelRun:
         """
         measured = question.measured
         size = measured.bytes if measured is not None else entry_bytes(self.problem, question.entry)
+        if self.host.is_large(size):
+            self._enter(size)
+            return self._cell(question, draws)
+        self._leave()
         with self.host.room(size):
-            try:
-                return self._cell(question, draws)
-            finally:
-                if self.host.on_gpu and size >= LARGE:
-                    self._close()
-                    torch.cuda.empty_cache()
+            return self._cell(question, draws)
 
     def _cell(self, question: Question, draws: int) -> CellResult | None:
         found: list[CellResult] = []

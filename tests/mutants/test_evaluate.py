@@ -1,5 +1,6 @@
 """Cells of the matrix: what a kernel's answers to one entry come to."""
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from kernelward.mutants import evaluate
 from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
 from kernelward.mutants.matrix_schema import VARIANTS
 from kernelward.reward.sandbox.failure import ChildFailure
+from kernelward.suites.draw import entry_bytes
 from kernelward.suites.entry import Entry
 from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import Problem, problem_from_source
@@ -169,6 +171,35 @@ def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(
     with running.open(source, "torch", problem) as run, pytest.raises(ChildFailure) as failure:
         run.cell(question)
     assert (failure.value.kind, failure.value.reason) == ("infra_error", "device-memory")
+
+
+def test_large_entries_in_a_row_have_the_device_and_one_child_until_a_small_one_is_asked(
+    running: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    small, large = Question(Entry.make("normal", constants={"rows": 2})), Question(Entry.make("normal"))
+    least = entry_bytes(problem, large.entry)
+    assert entry_bytes(problem, small.entry) < least
+    monkeypatch.setattr(running, "is_large", lambda size: size >= least)
+    taken: list[str] = []
+    room = running.room
+
+    @contextlib.contextmanager
+    def watched(size: int) -> Iterator[None]:
+        with room(size):
+            taken.append("large" if size >= least else "small")
+            yield
+        taken.append("left")
+
+    monkeypatch.setattr(running, "room", watched)
+    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.relu()\n"
+    children = []
+    with running.open(source, "torch", problem) as run:
+        for question in (large, replace(large, variant="plain"), small, large):
+            assert run.cell(question) is not None
+            children.append(run._session)
+    assert taken == ["large", "left", "small", "left", "large", "left"]
+    assert children[0] is children[1] is not children[2]
 
 
 def test_a_kernel_that_cannot_be_loaded_has_no_cells(running: Evaluator) -> None:
