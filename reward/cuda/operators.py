@@ -46,9 +46,9 @@ def _accepts(kind: str, value: Any) -> bool:
     if isinstance(value, str):
         return kind == "str"
     if isinstance(value, torch.dtype):
-        return kind in ("int", "ScalarType")
+        return kind == "ScalarType"
     if isinstance(value, torch.memory_format):
-        return kind in ("int", "MemoryFormat")
+        return kind == "MemoryFormat"
     if isinstance(value, (list, tuple)):
         if all(isinstance(item, torch.Tensor) or item is None for item in value) and value:
             return kind in ("List[Tensor]", "List[Optional[Tensor]]")
@@ -58,6 +58,12 @@ def _accepts(kind: str, value: Any) -> bool:
 
 
 _NAMED = {"dtype": torch.dtype, "memory_format": torch.memory_format}
+
+
+def _kind(argument: Any) -> str:
+    """What an argument is in C++, where no number becomes a dtype; the schema's plain type calls those `int`."""
+    real = str(argument.real_type)
+    return real if any(name in real for name in ("ScalarType", "MemoryFormat", "Layout")) else str(argument.type)
 
 
 def _bind(arguments: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]] | None:
@@ -86,7 +92,7 @@ def _bind(arguments: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], d
             argument = arguments[index]
             if value is None and str(argument.type).startswith("List["):
                 value = []  # C++ writes {} for an empty list, and for an absent value
-            if not _accepts(str(argument.type), value):
+            if not _accepts(_kind(argument), value):
                 return None
             if str(argument.type).startswith(("List[int]", "Optional[List[int]")) and isinstance(value, int):
                 value = [value] * (argument.N or 1)
