@@ -19,7 +19,6 @@ from ..reward.checker import MODES
 from ..reward.compare_reply import FINDINGS
 from ..reward.cuda.emulator import RACE_VARIANT
 from ..reward.gate import ByteBudget
-from ..reward.lease import DeviceLease
 from ..reward.plan import STATE_FACTOR
 from ..reward.sandbox.buffers import OutputSpec
 from ..reward.sandbox.engine import variants
@@ -36,9 +35,9 @@ from ..suites.envelope import draw_errors, strain
 from ..suites.hashing import derive_seed
 from ..suites.oracle import OracleError, ReferenceFlags, Truth, compute_truth, free_memory, reference_outputs
 from ..suites.problem import RNG_LOCK, Problem
-from ..suites.suite_cache import cache_folder
 from ..suites.validity import Measured
 from ..suites.version import version
+from .device_shares import NEEDED, is_large, shares
 
 CellClass = Literal["pass", "value", "crash", "hang", "race", "refused"]
 Variant = Literal["plain", "strict"]
@@ -55,7 +54,6 @@ OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
 LARGE_DRAW = 256 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
-LARGE = 1 << 30  # of one draw; a child that was asked so much keeps as much in its allocator
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
 
@@ -88,7 +86,8 @@ class CellResult:
         seeds: over how many draws.
         cls: what happened. `value`: an error above our tolerance (or, without one, a margin above 1e-2); `refused`: it
             raised at a changed shape before any output.
-        errs: normalised error against truth per output, the least over the draws; inf for another shape or a crash.
+        errs: normalised error against truth per output, the least over the draws; inf for another shape or a crash;
+            none where the entry has no tolerance of ours.
         margin: `max |reference - y| / (1 + |y|)` against the fp32 reference, the least over the draws.
         seconds: spent in forward calls.
         detail: for people: a crash's message, a race's two lines.
@@ -116,13 +115,13 @@ class _Draw:
     state: dict[str, Tensor]
     seed: int
     model_seed: int
-    truth: Truth
+    truth: Truth | None  # None where no tolerance of ours is held against it
     official: tuple[Tensor, ...]
 
     @property
     def nbytes(self) -> int:
         held = [t for t in (*self.inputs, *self.state.values(), *self.official) if isinstance(t, Tensor)]
-        return sum(t.numel() * t.element_size() for t in held) + self.truth.nbytes
+        return sum(t.numel() * t.element_size() for t in held) + (self.truth.nbytes if self.truth else 0)
 
 
 class KernelBroken(Exception):
@@ -144,7 +143,6 @@ class Evaluator:
         kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
         self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes)
         self.memory = ByteBudget(lambda used: self._free() + used)
-        self._large = DeviceLease(self.device, cache_folder() / "large-entries")
         self._zygotes: SingleFlight[Zygote] = SingleFlight(1 << 30, lambda _: 0)
         self._started: list[Zygote] = []
 
@@ -163,18 +161,18 @@ class Evaluator:
         return free_memory(torch.device(self.device))
 
     def is_large(self, size: int) -> bool:
-        """Whether a cell whose inputs, outputs and parameters are that many bytes has the device to itself."""
-        return self.on_gpu and size >= LARGE
+        """Whether a cell whose inputs, outputs and parameters are that many bytes waits for shares of the device."""
+        return is_large(torch.device(self.device), size)
 
     @contextlib.contextmanager
     def room(self, size: int) -> Iterator[None]:
         """Memory for a cell whose inputs, outputs and parameters are that many bytes: waits for its turn.
 
-        Large ones take turns on a GPU with those of all processes, pools' gates included.
+        Large ones share a GPU with those of all processes, pools' gates included.
         """
         with contextlib.ExitStack() as stack:
             if self.is_large(size):
-                stack.enter_context(self._large.alone())
+                stack.enter_context(shares(torch.device(self.device)).hold(NEEDED * size))
             stack.enter_context(self.memory.hold(STATE_FACTOR * size))
             yield
 
@@ -204,8 +202,10 @@ class Evaluator:
             with RNG_LOCK:
                 drawn = draw_entry(problem, entry, matrix_seed(problem, question.entry, index, redraw), self.device)
                 state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
-                truth = compute_truth(drawn, scale_pool=measured.scale_pool if measured else None)
-                worse = strain(draw_errors(drawn, truth), measured.tolerance) if measured else 0.0
+                truth, worse = None, 0.0
+                if measured is not None:
+                    truth = compute_truth(drawn, scale_pool=measured.scale_pool)
+                    worse = strain(draw_errors(drawn, truth), measured.tolerance)
                 official = tuple(reference_outputs(drawn, OFFICIAL_FLAGS))
             return worse, _Draw(drawn.inputs, drawn.init_inputs, state, drawn.seed, drawn.model_seed, truth, official)
 
@@ -275,7 +275,8 @@ class KernelRun:
         self._leave()
 
     def _enter(self, size: int) -> None:
-        """Take the device for a large cell, and keep it for those that follow: another child costs a second each."""
+        """Take shares of the device for a large cell, and keep them for those that follow: the child, which holds as
+        much in its allocator, can stay, and another one would cost a second each time."""
         if self._room is not None and self._room[0] >= size:
             return
         self._leave()
@@ -362,8 +363,7 @@ class KernelRun:
 
     def _ask(self, question: Question, draw: _Draw) -> CellResult:
         session = self._open(question, draw)
-        truth = draw.truth
-        specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(truth.outputs, truth.output_dtypes, strict=True)]
+        specs = [OutputSpec(tuple(t.shape), t.dtype) for t in draw.official]
         answers: list[CellResult] = []
         for i, variant in enumerate(self._variants(question)):
             reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2])
@@ -402,7 +402,7 @@ class KernelRun:
             cls = "value"
         elif failure.reason == "refused" and not question.entry.declared_shape:
             cls = "refused"
-        worst = (math.inf,) * len(draw.truth.outputs)
+        worst = (math.inf,) * (len(draw.official) if draw.truth is not None else 0)
         detail = f"{failure.reason}: {failure.message}"[:500]
         return CellResult(question.entry.id, question.variant, 1, cls, worst, math.inf, 0.0, detail)
 
@@ -410,14 +410,15 @@ class KernelRun:
 def _judged(question: Question, draw: _Draw, reply: RunReply) -> CellResult:
     """One forward call as a cell."""
     truth = draw.truth
-    errs = tuple(
-        normalised_error(y, t, s, truth.selection(i))
-        for i, (y, t, s) in enumerate(zip(reply.outputs, truth.outputs, truth.scales, strict=True))
-    )
+    errs: tuple[float, ...] = ()
     margin = max(allclose_margin(r, y) for r, y in zip(draw.official, reply.outputs, strict=True))
-    if question.measured is None:
+    if truth is None or question.measured is None:
         wrong = margin > OFFICIAL_TOLERANCE
     else:
+        errs = tuple(
+            normalised_error(y, t, s, truth.selection(i))
+            for i, (y, t, s) in enumerate(zip(reply.outputs, truth.outputs, truth.scales, strict=True))
+        )
         wrong = any(e > t for e, t in zip(errs, question.measured.tolerance, strict=True))
     cls: CellClass = "value" if wrong else "pass"
     detail = ""

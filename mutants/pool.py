@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from ..reward.lease import DeviceLease
 from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
 from ..suites.generators import GENERATORS
@@ -19,10 +18,10 @@ from ..suites.problem import Problem
 from ..suites.select import DENSE
 from ..suites.shapes import ragged_variants
 from ..suites.static import static_problem
-from ..suites.suite_cache import cache_folder
 from ..suites.tolerance import TolerancePolicy
 from ..suites.traits import Traits, inspect_problem
 from ..suites.validity import Admission, admit
+from .device_shares import NEEDED, is_large, shares
 
 MIB = 1 << 20
 LEAST = 30  # entries that a pool has at least, where the problem admits so many
@@ -54,9 +53,6 @@ _SMALL = (MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (16 << 30, 4_000_000_000_000)}
 #: Bytes of a declared shape above which only two draws of it are asked, for the time that the others would take.
 FEW_ABOVE = {"cpu": MIB, "cuda": 1 << 30}
-#: Bytes of an entry whose gate has a GPU to itself: it needs about ten times as many, and several problems' pools are
-#: built side by side.
-LARGE = 512 * MIB
 
 Progress = Callable[[str], None]
 
@@ -187,9 +183,11 @@ def asked_pool(
 
 @contextlib.contextmanager
 def _room(problem: Problem, entry: Entry, target: torch.device) -> Iterator[None]:
-    if target.type == "cpu" or entry_bytes(problem, entry) < LARGE:
+    """Several problems' pools are built side by side."""
+    size = entry_bytes(problem, entry)
+    if not is_large(target, size):
         yield
         return
-    with DeviceLease(str(target), cache_folder() / "large-entries").alone():
+    with shares(target).hold(NEEDED * size):
         yield
         torch.cuda.empty_cache()

@@ -1,0 +1,20 @@
+"""Entries that need gigabytes of a GPU, in the gate and in kernels' rows: as many at a time as its memory holds."""
+
+import torch
+
+from ..reward.lease import DeviceShares
+
+LARGE = 512 << 20  # bytes of inputs, outputs and parameters from which an entry waits for its shares
+NEEDED = 10  # so many times as many are in use at once: copies, the float64 run and its temporaries, comparisons
+_SHARED = 0.75  # of the device; the rest is for contexts, truths that are kept, and small entries
+
+
+def is_large(device: torch.device, size: int) -> bool:
+    """Whether an entry of so many bytes waits for its shares of a device."""
+    return device.type == "cuda" and size >= LARGE
+
+
+def shares(device: torch.device) -> DeviceShares:
+    """Those of a GPU."""
+    _, total = torch.cuda.mem_get_info(device)
+    return DeviceShares(str(device), int(_SHARED * total))
