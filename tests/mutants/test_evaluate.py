@@ -4,11 +4,13 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from kernelward.mutants import evaluate
 from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
 from kernelward.mutants.matrix_schema import VARIANTS
+from kernelward.reward.lease import DeviceShares
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.suites.draw import entry_bytes
 from kernelward.suites.entry import Entry
@@ -174,13 +176,14 @@ def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(
 
 
 def test_large_entries_in_a_row_have_the_device_and_one_child_until_a_small_one_is_asked(
-    running: Evaluator, monkeypatch: pytest.MonkeyPatch
+    running: Evaluator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     problem = problem_from_source(ROWS, "rows")
     small, large = Question(Entry.make("normal", constants={"rows": 2})), Question(Entry.make("normal"))
     least = entry_bytes(problem, large.entry)
     assert entry_bytes(problem, small.entry) < least
     monkeypatch.setattr(running, "is_large", lambda size: size >= least)
+    monkeypatch.setattr(evaluate, "shares", lambda _: DeviceShares("cuda:0", 1 << 30, tmp_path))
     taken: list[str] = []
     room = running.room
 
