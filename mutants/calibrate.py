@@ -42,6 +42,8 @@ class Calibrator:
         report: see `Report`.
         host: receives the targets' guests; without one they are left alone.
         free: whether the device may be used now; asked before each mutant, which waits until it may.
+        pace: called before each cell on a CPU, and may sleep.
+        patience: times the limits of a kernel's calls on a CPU, where less than a core may be had for each.
 
     Raises (from `run`):
         InputError: a problem's own code is broken.
@@ -55,7 +57,11 @@ class Calibrator:
         report: Report,
         host: Host | None = None,
         free: Callable[[], bool] | None = None,
+        pace: Callable[[], None] | None = None,
+        patience: float = 1.0,
     ) -> None:
+        self._pace = pace
+        self._patience = patience
         self._run = Run(options, matrix, report, Budget(options.budget_s, free))
         self._pools = Pools(self._run)
         self._host = host
@@ -87,7 +93,8 @@ class Calibrator:
             pools = self._pools.build()
         options = self._run.options
         apart = options.device_class == "cuda" and options.workers > 1
-        with Evaluator(options.device) as evaluator, Lanes(evaluator, options.workers, apart) as lanes:
+        evaluator = Evaluator(options.device, pace=self._pace, patience=self._patience)
+        with evaluator, Lanes(evaluator, options.workers, apart) as lanes:
             with self._timed("clean run"):
                 works = CleanRuns(self._run, self._pools, lanes).finish(pools)
             if self._run.options.renew:

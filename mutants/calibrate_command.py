@@ -105,7 +105,7 @@ def run_calibrate(
         substrates: folder of substrates in place of the package's.
         per_substrate: at most so many mutants of each.
         families: of the mutants that are made, with the members of interactions; all by default. The shares over all
-            mutants are then those of an unfair sample: read them by family.
+            mutants are then those of an unfair sample, to be read by family, and no suites are written.
         export_delta, since: write what was measured to a file, without what an earlier delta holds.
         import_delta: take in deltas first.
         suites: where suites are written; `out`/suites by default.
@@ -123,6 +123,8 @@ def run_calibrate(
     console = Console(stderr=as_json)
     if unknown := sorted(set(families) - set(FAMILIES)):
         raise InputError(f"--family {', '.join(unknown)}: there are {', '.join(FAMILIES)}")
+    if gate and families:
+        raise InputError("--gate judges kernels that are whole: leave out --family")
     place = resolve_device(device)
     folders, ids = folders_and_ids(problems)
     options = CalibrateOptions(
@@ -161,8 +163,10 @@ def run_calibrate(
                 calibrator = bars.calibrator = Calibrator(options, matrix, bars)
                 tally = calibrator.run()
             hashes = [t.problem.hash for t in options.targets]
-            chosen = write_suites(matrix, suites or out / "suites", calibrator.device_class, hashes)
-            report = measure(matrix, device_class=calibrator.device_class) if any(c.suite for c in chosen) else None
+            # of an unfair sample no suite is chosen
+            chosen = [] if families else write_suites(matrix, suites or out / "suites", calibrator.device_class, hashes)
+            seen = matrix.query("SELECT count(*) FROM cells")[0][0] if families else any(c.suite for c in chosen)
+            report = measure(matrix, device_class=calibrator.device_class) if seen else None
             if export_delta is not None:
                 _export(console, matrix, export_delta, since)
     _say_tally(console, tally)

@@ -139,5 +139,5 @@ def _gate_of(row: EntryRow) -> str:
 
 
 def _begin(parent: int) -> None:
-    linux.end_with(parent)  # a killed calibration leaves nobody behind
+    linux.end_with_process(parent)  # a killed calibration leaves nobody behind
     torch.set_num_threads(1)

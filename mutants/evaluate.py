@@ -8,7 +8,7 @@ import contextlib
 import importlib.metadata
 import math
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -134,12 +134,23 @@ class Evaluator:
     Args:
         device: `cpu`, or `cuda` (the first that this process sees).
         sharers: processes with an evaluator for this device; each keeps its part of the truths.
+        pace: called before each cell, and may sleep.
+        patience: times the limits of a kernel's calls, which count seconds on the wall.
     """
 
-    def __init__(self, device: str = "cpu", sharers: int = 1) -> None:
+    def __init__(
+        self, device: str = "cpu", sharers: int = 1, pace: Callable[[], None] | None = None, patience: float = 1.0
+    ) -> None:
+        self.pace = pace
         self.device = "cuda:0" if device.startswith("cuda") else "cpu"
         self.on_gpu = self.device != "cpu"
-        self.limits = LIMITS_GPU if self.on_gpu else LIMITS
+        limits = LIMITS_GPU if self.on_gpu else LIMITS
+        self.limits = replace(
+            limits,
+            run_s=patience * limits.run_s,
+            build_s=patience * limits.build_s,
+            load_s=patience * limits.load_s,
+        )
         kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
         self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes)
         self.memory = ByteBudget(lambda used: self._free() + used)
@@ -308,14 +319,21 @@ class KernelRun:
             ChildFailure: `infra_error` only.
             OracleError: the reference cannot answer an entry that the gate admitted.
         """
+        if self.host.pace is not None:
+            self.host.pace()
         measured = question.measured
         size = measured.bytes if measured is not None else entry_bytes(self.problem, question.entry)
-        if self.host.is_large(size):
-            self._enter(size)
-            return self._cell(question, draws)
-        self._leave()
-        with self.host.room(size):
-            return self._cell(question, draws)
+        try:
+            if self.host.is_large(size):
+                self._enter(size)
+                return self._cell(question, draws)
+            self._leave()
+            with self.host.room(size):
+                return self._cell(question, draws)
+        except (OracleError, MemoryError, torch.OutOfMemoryError) as error:
+            if isinstance(error, OracleError) and error.reason != "out-of-memory":
+                raise
+            raise ChildFailure("infra_error", "device-memory", f"it does not fit now: {error}", "run") from None
 
     def _cell(self, question: Question, draws: int) -> CellResult | None:
         found: list[CellResult] = []
@@ -324,7 +342,7 @@ class KernelRun:
                 raise KernelBroken(f"it ended its process {self.deaths} times")
             if self.given_up > GIVEN_UP:
                 raise KernelBroken(f"CUDA reported an error in {self.given_up} processes")
-            draw = self._draw(question, index)
+            draw = self.host.draw(self.problem, question, index)
             try:
                 found.append(self._ask(question, draw))
             except ChildFailure as failure:
@@ -335,14 +353,6 @@ class KernelRun:
             if not found[-1].killed:
                 break  # a kill has to hold in every draw
         return merged(found)
-
-    def _draw(self, question: Question, index: int) -> _Draw:
-        try:
-            return self.host.draw(self.problem, question, index)
-        except (OracleError, MemoryError) as error:
-            if isinstance(error, OracleError) and error.reason != "out-of-memory":
-                raise
-            raise ChildFailure("infra_error", "device-memory", f"truth does not fit now: {error}", "run") from None
 
     def _open(self, question: Question, draw: _Draw) -> ChildSession:
         if self._session is None:

@@ -70,7 +70,7 @@ def _begin(device: str, sharers: int, parent: int) -> None:
     global _evaluator
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the lanes says when they end
-    linux.end_with(parent)
+    linux.end_with_process(parent)
     _evaluator = Evaluator(device, sharers=sharers)
 
 

@@ -4,7 +4,7 @@ The gate knows no mutant: what may judge is decided before anything is measured 
 are kept with their reasons.
 """
 
-import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
+from ..suites.errors import InputError
 from ..suites.generators import GENERATORS
 from ..suites.problem import Problem
 from ..suites.select import DENSE
@@ -53,6 +54,8 @@ _SMALL = (MIB, 8 * MIB, 64 * MIB, 512 * MIB)
 DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (16 << 30, 4_000_000_000_000)}
 #: Bytes of a declared shape above which only two draws of it are asked, for the time that the others would take.
 FEW_ABOVE = {"cpu": MIB, "cuda": 1 << 30}
+
+OUT_OF_MEMORY = "out-of-memory"
 
 Progress = Callable[[str], None]
 
@@ -175,19 +178,37 @@ def asked_pool(
         if answer is None:
             if progress is not None:
                 progress(entry.id)
-            with _room(problem, entry, target):
-                answer = admit(problem, entry, target, policy)
+            answer = _asked(problem, entry, target, policy)
         admissions.append(answer)
     return Pool(problem, target.type, tuple(admissions), frozenset(e.id for e in extra if e.id not in own))
 
 
-@contextlib.contextmanager
-def _room(problem: Problem, entry: Entry, target: torch.device) -> Iterator[None]:
-    """Several problems' pools are built side by side."""
-    size = entry_bytes(problem, entry)
+def _asked(problem: Problem, entry: Entry, target: torch.device, policy: TolerancePolicy | None) -> Admission:
+    """What the gate says. Several problems' pools are built side by side, so a large entry waits until it fits; where
+    it does not for all that, it is asked again with the device to itself, before anything is concluded."""
+    if target.type == "cpu":
+        return admit(problem, entry, target, policy)
+    try:
+        size = entry_bytes(problem, entry)
+    except InputError:  # the gate says it better
+        return admit(problem, entry, target, policy)
     if not is_large(target, size):
-        yield
-        return
-    with shares(target).hold(NEEDED * size):
-        yield
-        torch.cuda.empty_cache()
+        return admit(problem, entry, target, policy)
+    answer = _within(problem, entry, target, policy, NEEDED * size)
+    return _within(problem, entry, target, policy, sys.maxsize) if _did_not_fit(answer) else answer
+
+
+def _within(
+    problem: Problem, entry: Entry, target: torch.device, policy: TolerancePolicy | None, size: int
+) -> Admission:
+    with shares(target).hold(size):
+        try:
+            return admit(problem, entry, target, policy)
+        finally:
+            torch.cuda.empty_cache()
+
+
+def _did_not_fit(answer: Admission) -> bool:
+    """Whether memory was short for the entry, or for an implementation that its tolerance should be measured from."""
+    skipped = {} if answer.measured is None else answer.measured.skipped
+    return answer.reason == OUT_OF_MEMORY or any(text.startswith(OUT_OF_MEMORY) for text in skipped.values())

@@ -93,14 +93,19 @@ class Answer:
     @property
     def identical(self) -> bool:
         """Whether it is the same to the last digit that a matrix keeps."""
-        return self._alike and self.errs == self.stored.errs and _close(self.margin, self.stored.margin, 0.0, 0.0)
+        errs = self.tolerance is None or self.errs == self.stored.errs  # without one they decide nothing
+        return self._alike and errs and _close(self.margin, self.stored.margin, 0.0, 0.0)
 
     @property
     def same(self) -> bool:
         """Whether the same was seen over as many draws; numbers may differ by what the entry tolerates or 0.1 %."""
-        if not self._alike or len(self.errs) != len(self.stored.errs):
+        if not self._alike:
             return False
-        slack = self.tolerance or (0.0,) * len(self.errs)
+        if self.tolerance is None:
+            return _close(self.margin, self.stored.margin, 0.0, _NEAR)
+        if len(self.errs) != len(self.stored.errs):
+            return False
+        slack = self.tolerance
         pairs = zip(self.errs, self.stored.errs, slack, strict=True)
         return all(_close(a, b, s, _NEAR) for a, b, s in pairs) and _close(
             self.margin, self.stored.margin, max(slack, default=0.0), _NEAR

@@ -22,7 +22,7 @@ from ..reward.sandbox import linux
 from ..suites.errors import InputError
 from .watch_files import BANK
 from .watch_options import WatchOptions
-from .watch_priority import EAGER_S, give_way, niceness
+from .watch_priority import EAGER, EAGER_S, PATIENCE, UNAWAITED_SHARE, Pace, give_way
 
 PUBLISH_S = 20.0  # between two publications of one pass
 WRONG_INPUT, NO_RESULT = 2, 3
@@ -34,6 +34,7 @@ def run_pass(
     changed: Iterable[str],
     stopped: list[Callable[[], None]],
     told: Callable[[], Any] = int,
+    pace: Pace | None = None,
 ) -> dict:
     """Measure what is stale, for as long as the budget lasts, and publish.
 
@@ -42,6 +43,7 @@ def run_pass(
         changed: the kinds that were noticed.
         stopped: gets a function that ends the pass early.
         told: called when what is known has been published, before and while mutants are measured.
+        pace: of the work on a CPU; None = all of the time.
 
     Returns:
         What was published, with `faults`: infrastructure faults, which leave a mutant for the next pass.
@@ -82,9 +84,9 @@ def run_pass(
     free = DeviceLease(device).idle if device.startswith("cuda") else None
     with Matrix(calibration.matrix_path) as matrix:
         host = None if bank is None else publisher.host(bank)
-        calibrator = Calibrator(calibration, matrix, publisher.progress, host, free)
+        calibrator = Calibrator(calibration, matrix, publisher.progress, host, free, pace, PATIENCE)
         publisher.attach(matrix, calibrator)
-        stopped.append(calibrator.stop)
+        stopped += [calibrator.stop, *([] if pace is None else [pace.end])]
         tally = calibrator.run()
         result = publisher.final()
         if not tally.waiting and (tally.evaluations or not (options.out / "proposed").is_dir()):
@@ -249,21 +251,21 @@ def _on_own_device(options: WatchOptions) -> WatchOptions:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: options, the number of the pass, the changed kinds and the parent's process id, as JSON."""
     request = json.loads((arguments or sys.argv[1:])[0])
-    linux.end_with(request["parent"])
+    linux.end_with_process(request["parent"])
     stopped: list[Callable[[], None]] = []
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
     awaited = request["pass"] == 1 or any(kind != BANK for kind in request["changed"])
-    eager, settled = niceness(options.nice, awaited, BANK in request["changed"])
-    give_way(eager)
-    patience = threading.Timer(EAGER_S, give_way, [settled])
+    give_way(min(EAGER, options.nice) if awaited else options.nice)
+    patience = threading.Timer(EAGER_S, give_way, [options.nice])
     patience.daemon = True
     patience.start()
     from .matrix_schema import MatrixError
 
     try:
-        result = run_pass(options, request["pass"], request["changed"], stopped, told=lambda: give_way(settled))
+        pace = None if awaited or not options.nice else Pace(UNAWAITED_SHARE)
+        result = run_pass(options, request["pass"], request["changed"], stopped, lambda: give_way(options.nice), pace)
     except InputError as error:
         print(error, file=sys.stderr)
         return WRONG_INPUT

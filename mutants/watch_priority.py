@@ -6,22 +6,28 @@ its own: nice 19 gets 50 % of the core, SCHED_BATCH 50 %, SCHED_IDLE 50 %, nicen
 and those that would start a session of their own stay in one of that weight (`reward.sandbox.linux.new_session`).
 
 Niceness 11 weighs 87 against the 1024 of a process that is not nice: at most 8 % of a core that somebody else could use
-all of; 19 weighs 15, 1.5 %. A pass that answers an edit, and the first of all, takes stock at niceness 4 (29 %), which
-is five seconds of computing, so that its first publication comes within a minute where all cores are busy, and measures
-what the edit made stale at 11. Kernels that the reward accepted are verified at 11; mutants that were never measured,
-which nobody waits for, run at 19.
+all of; 19 would be 1.5 %, too little for limits that count seconds on the wall. A pass that answers an edit, and the
+first of all, takes stock at niceness 4 (29 %), which is five seconds of computing, so that its first publication comes
+within a minute where all cores are busy.
+
+Priority decides who gets a core, and nothing else: of two virtual cores, a loop on one took 15 % longer while anything
+computed on the other. So a pass that nobody waits for works a third of the time (`Pace`).
 """
 
 import os
 import platform
+import threading
+import time
 from dataclasses import dataclass
 
 from ..reward.sandbox import linux
 
 NICE = 11
 EAGER = 4
-BACKLOG = 19
+UNAWAITED_SHARE = 1 / 3  # of the time, of a pass that nobody waits for
+PATIENCE = 6.0  # times the limits of a kernel's calls: they count seconds on the wall, of which a pass gets a part
 EAGER_S = 30.0  # for so long at most, by the clock on the wall
+_LONGEST_REST_S = 10.0
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_IDLE = 3 << 13
@@ -41,20 +47,6 @@ class Priority:
     nice: int
     session: bool
     io: bool
-
-
-def niceness(nice: int, awaited: bool, banked: bool) -> tuple[int, int]:
-    """Of a pass, until its mutants begin (for `EAGER_S` at most), and afterwards.
-
-    Args:
-        nice: of a pass that answers something; 0 changes nothing, whoever waits.
-        awaited: whether it is the first, or answers an edit.
-        banked: whether the reward accepted kernels since the last one, which are verified before the mutants begin.
-    """
-    if awaited:
-        return min(EAGER, nice), nice
-    later = max(BACKLOG, nice) if nice else 0
-    return nice if banked else later, later
 
 
 def give_way(nice: int = NICE) -> Priority:
@@ -87,3 +79,29 @@ def _idle_io() -> bool:
     except OSError:
         return False
     return True
+
+
+class Pace:
+    """Rests between two cells, in proportion to the time since the last rest. Each thread has its own.
+
+    Priority decides who gets a core. It does not reach what cores share: clock, caches, memory, a hardware thread.
+
+    Args:
+        share: of the time that is worked.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._rest = 1.0 / share - 1.0
+        self._local = threading.local()
+        self._ended = threading.Event()
+
+    def __call__(self) -> None:
+        """Rest, if there was work before."""
+        resumed: float | None = getattr(self._local, "resumed", None)
+        if resumed is not None:
+            self._ended.wait(min(_LONGEST_REST_S, self._rest * (time.monotonic() - resumed)))
+        self._local.resumed = time.monotonic()
+
+    def end(self) -> None:
+        """No more rests. From any thread."""
+        self._ended.set()

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 
+from ..suites.draw import forget_models
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text, short
 from ..suites.oracle import free_memory
@@ -165,6 +166,7 @@ class Checker:
             except (MemoryError, torch.OutOfMemoryError) as error:
                 reason, message = "out-of-memory", str(error)
                 if self.on_gpu:
+                    forget_models()
                     torch.cuda.empty_cache()
             if attempt or self._closed:
                 verdict = replace(verdict, verdict=Outcome.INFRA_ERROR, reason=reason, message=message)

@@ -86,8 +86,9 @@ class DeviceShares:
                 first = _opened(self._folder / "turn")
                 if first is not None:
                     turn.callback(os.close, first)
-                    fcntl.flock(first, fcntl.LOCK_EX)
-                    self._take(wanted, taken)
+                    with contextlib.suppress(OSError):  # a file system without locks
+                        fcntl.flock(first, fcntl.LOCK_EX)
+                        self._take(wanted, taken)
             yield
 
     def _take(self, wanted: int, taken: contextlib.ExitStack) -> None:
@@ -102,6 +103,9 @@ class DeviceShares:
                 except BlockingIOError:
                     os.close(fd)
                     continue
+                except OSError:
+                    os.close(fd)
+                    raise
                 taken.callback(os.close, fd)
                 left.remove(number)
                 wanted -= 1

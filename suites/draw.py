@@ -3,7 +3,7 @@
 import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,16 +68,19 @@ class _Models:
     """The models built last, within a bound of bytes; whoever asks gets a copy of one that never ran.
 
     They are kept where they are used: a GPU copies a quarter of a gigabyte in a fraction of a millisecond, and gets it
-    from the host in a tenth of a second, some eighty times per entry of the gate.
+    from the host in a tenth of a second, some eighty times per entry of the gate. Larger ones wait in host memory, for
+    a judge may share its GPU with a trainer.
 
     Args:
-        most_bytes: by kind of device; a judge may share its GPU with a trainer.
+        most_bytes: of those in host memory.
+        most_on_gpu: of those on a GPU.
     """
 
-    def __init__(self, most_bytes: Mapping[str, int]) -> None:
+    def __init__(self, most_bytes: int, most_on_gpu: int) -> None:
         self._most = most_bytes
+        self._most_on_gpu = most_on_gpu
         self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, tuple[nn.Module, int]] = OrderedDict()
+        self._kept: OrderedDict[Hashable, tuple[nn.Module, int, bool]] = OrderedDict()
 
     def get(self, key: Hashable, device: torch.device, build: Callable[[], nn.Module]) -> nn.Module:
         with self._lock:
@@ -85,25 +88,40 @@ class _Models:
             if found is not None:
                 self._kept.move_to_end(key)
         if found is not None:
-            return copy.deepcopy(found[0])
+            return copy.deepcopy(found[0]).to(device)
         model = build()
         size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
-        most = self._most[device.type]
-        if not LARGE_MODEL <= size <= most:
+        if not LARGE_MODEL <= size <= self._most:
             return model  # a small one is built faster than it is copied
         try:
             spare = copy.deepcopy(model)
+            on_gpu = device.type == "cuda" and size <= self._most_on_gpu
+            if not on_gpu:
+                spare = spare.to("cpu")
         except (RuntimeError, TypeError, AttributeError):  # what a module may hold cannot always be copied
             return model
         with self._lock:
-            self._kept[key] = spare, size
-            while sum(held for _, held in self._kept.values()) > most:
+            self._kept[key] = spare, size, on_gpu
+            while self._size(False) > self._most or self._size(True) > self._most_on_gpu:
                 self._kept.popitem(last=False)
         return model
 
+    def _size(self, on_gpu: bool) -> int:
+        return sum(size for _, size, there in self._kept.values() if there is on_gpu)
+
+    def forget(self) -> None:
+        """Keep none."""
+        with self._lock:
+            self._kept.clear()
+
 
 LARGE_MODEL = 4 << 20  # bytes of parameters from which a model is kept
-_MODELS = _Models({"cpu": 2 << 30, "cuda": 640 << 20})
+_MODELS = _Models(2 << 30, 640 << 20)
+
+
+def forget_models() -> None:
+    """Give back the memory of the references that are kept to be copied, where it is short."""
+    _MODELS.forget()
 
 
 def entry_dtype(entry: Entry) -> torch.dtype:

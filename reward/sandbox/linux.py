@@ -92,17 +92,30 @@ def prctl(option: int, value: int = 0, third: int = 0) -> None:
 def end_with(parent: int) -> None:
     """Have this process killed when its parent ends, and at once where it has ended already.
 
-    PR_SET_PDEATHSIG alone would not do: it is sent when the parent's *thread* that started this process ends, and not
-    at all by a parent that was killed while its child still started. So a thread waits for the process itself.
+    For a child of a process with one thread: the signal is sent when the parent's *thread* that started it ends (and
+    not at all by a parent that was killed while its child still started).
+
+    Args:
+        parent: the process id of the one that started this one.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_with_process(parent: int) -> None:
+    """`end_with` for a child of a process with several threads: a thread waits for the process itself.
+
+    Where the kernel cannot wait for a process (before Linux 5.3), the signal has to do.
 
     Args:
         parent: the process id of the one that started this one.
     """
     try:
         alive = os.pidfd_open(parent)
-    except ProcessLookupError:
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise
+    except OSError:
+        end_with(parent)
+        return
     if os.getppid() != parent:  # the number may be somebody else's by now
         os.kill(os.getpid(), signal.SIGKILL)
     threading.Thread(target=_end_after, args=(alive,), name="end-with-parent", daemon=True).start()

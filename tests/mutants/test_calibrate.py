@@ -398,4 +398,8 @@ def test_bad_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         folders_and_ids(["relu"])
     with pytest.raises(InputError, match="nothing to calibrate"):
         find_targets([tmp_path])
+    with pytest.raises(InputError, match="--family rounding: there are arithmetic"):
+        run_calibrate(["relu"], out=tmp_path, families=["rounding"])
+    with pytest.raises(InputError, match="leave out --family"):
+        run_calibrate(["relu"], out=tmp_path, families=["memory"], gate=True)
     assert os.getcwd() == str(tmp_path)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from kernelward.mutants.watch_priority import niceness
+from kernelward.mutants.watch_priority import Pace
 from kernelward.reward.cuda.toolchain import run_tool
 
 GIVE_WAY = "from kernelward.mutants.watch_priority import give_way; print(give_way({nice}), flush=True)\n"
@@ -59,11 +59,19 @@ def test_others_get_a_session_of_their_own(tmp_path: Path) -> None:
     assert result.output.strip() == "True"
 
 
-def test_who_waits_decides_how_nice_a_pass_is() -> None:
-    assert niceness(11, awaited=True, banked=True) == (4, 11)
-    assert niceness(11, awaited=False, banked=True) == (11, 19)
-    assert niceness(11, awaited=False, banked=False) == (19, 19)
-    assert niceness(0, awaited=False, banked=False) == niceness(0, awaited=True, banked=False) == (0, 0)
+def test_a_pace_rests_in_proportion_to_the_work_since_the_last_rest_until_it_is_ended() -> None:
+    pace = Pace(1 / 4)
+    began = time.monotonic()
+    pace()
+    assert time.monotonic() - began < 0.05  # nothing was done before
+    time.sleep(0.1)
+    pace()
+    assert 0.4 <= time.monotonic() - began < 0.8
+    time.sleep(0.1)
+    pace.end()
+    began = time.monotonic()
+    pace()
+    assert time.monotonic() - began < 0.05
 
 
 def test_niceness_zero_changes_nothing() -> None:

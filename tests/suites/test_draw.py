@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernelward.suites.draw import Drawn, draw_entry, entry_bytes, entry_seeds
+from kernelward.suites.draw import LARGE_MODEL, Drawn, _Models, draw_entry, entry_bytes, entry_seeds
 from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
 from kernelward.suites.generators import GENERATORS
@@ -221,3 +221,28 @@ def test_an_entry_drawn_on_the_cpu_has_the_same_values_on_the_gpu() -> None:
     here, there = draw_entry(problem, entry, 0, "cpu"), draw_entry(problem, entry, 0, "cuda")
     assert torch.equal(here.inputs[0], there.inputs[0].cpu())
     assert torch.equal(here.build_model().conv.weight, there.build_model().conv.weight.cpu())
+
+
+def test_models_that_are_kept_to_be_copied_stay_within_their_bound_and_can_be_forgotten() -> None:
+    models = _Models(2 * LARGE_MODEL, 0)
+    built: list[int] = []
+
+    def get(key: int) -> torch.nn.Module:
+        def build() -> torch.nn.Module:
+            built.append(key)
+            return torch.nn.Linear(LARGE_MODEL // 4, 1, bias=False)
+
+        return models.get(key, torch.device("cpu"), build)
+
+    first = get(1)
+    again = get(1)
+    assert built == [1]
+    assert first is not again
+    assert torch.equal(first.weight, again.weight)
+    get(2)
+    get(3)  # the oldest makes room
+    get(1)
+    assert built == [1, 2, 3, 1]
+    models.forget()
+    get(1)
+    assert built == [1, 2, 3, 1, 1]
