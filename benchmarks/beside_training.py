@@ -41,8 +41,8 @@ def main() -> int:
         action="store_true",
         help="follow: no low priority, to count cells where other work fills the machine",
     )
-    parser.add_argument("--pairs", type=int, default=8, help="throughput: pairs of segments (goes on where it stopped)")
-    parser.add_argument("--seconds", type=float, default=25.0, help="throughput: of a segment")
+    parser.add_argument("--pairs", type=int, default=6, help="throughput: pairs of segments (goes on where it stopped)")
+    parser.add_argument("--seconds", type=float, default=70.0, help="throughput: of a segment")
     parser.add_argument("--rounds", type=int, default=12, help="killed: how often")
     parser.add_argument("--seed", type=int, default=0, help="killed: of the moments")
     parser.add_argument("--by", choices=("audit", "bank", "both"), default="both", help="exploit: who looks")

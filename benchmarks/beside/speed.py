@@ -10,7 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import toy_policy
-from kernelward.mutants.watch_priority import EAGER_S
 from kernelward.reward.config import RewardConfig
 from kernelward.reward.function import KernelReward
 from scipy import stats
@@ -19,8 +18,7 @@ from .world import PROBLEMS, World, end, lines, until
 
 GOAL = 0.9
 MANY = "400"  # mutants of each substrate: more than it can measure meanwhile
-PASS = "30s"  # so that passes end and begin within the segments
-SETTLED_S = EAGER_S + 10.0  # a first pass is eager for a while, as after an edit; what it costs then is not meant
+PASS = "60s"  # the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +81,8 @@ def compare(world: World, pairs: int, seconds: float) -> list[Segment]:
             pair, second = divmod(len(found), 2)
             on = (pair % 2 == 1) ^ (second == 1)
             if on and watcher is None:
-                started = time.monotonic()
                 watcher = world.watch("--per-substrate", MANY, "--budget", PASS)
-                until(partial(_at_work, world, time.time()), "the watcher's first evaluations", watcher)
-                time.sleep(max(0.0, SETTLED_S - (time.monotonic() - started)))
+                until(partial(_settled, world, time.time()), "a pass that nobody waits for", watcher, patience=300.0)
             elif not on and watcher is not None:
                 end(watcher)
                 watcher = None
@@ -138,9 +134,15 @@ def _segment(
     return Segment(on, verdicts, took, len(world.cells()) - cells), step
 
 
-def _at_work(world: World, began: float) -> bool:
+def _settled(world: World, began: float) -> bool:
+    """Whether a second pass measures new mutants: the first is eager, as after an edit, and its cost is not meant."""
     found = world.published()
-    return found.get("time", 0.0) > began and bool(found["stale"]["mutants"])
+    return (
+        found.get("time", 0.0) > began
+        and found["pass"] > 1
+        and not found["changed"]
+        and bool(found["stale"]["mutants"])
+    )
 
 
 def show(cost: Cost) -> list[str]:
