@@ -46,7 +46,8 @@ SEEDS = 3  # a kill has to hold in so many of so many draws
 OFFICIAL_FLAGS = ReferenceFlags(matmul_tf32=False, cudnn_tf32=True)  # torch's defaults, as the official check has them
 #: A mutant that hangs costs its limit; the entries of a matrix are small.
 LIMITS = Limits(run_s=10.0, build_s=20.0)
-LIMITS_GPU = Limits(run_s=10.0, build_s=20.0, load_s=120.0)
+#: Triton compiles within a run, and a dozen kernels at a time may want the same GPU.
+LIMITS_GPU = Limits(run_s=30.0, build_s=30.0, load_s=120.0)
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
 #: The same for children in which CUDA reported an error. It would report it for whatever is asked of them later.
 GIVEN_UP = 30

@@ -1,10 +1,13 @@
 """Fan-in: how many input and parameter elements one output element depends on, counted by autograd in float64.
 
 The ratio of input to output sizes is badly low (47 for a product over 2,048 terms whose fan-in is 2,042), so gradients
-of sampled output elements are counted, the first and the last included. Dead outputs (behind a ReLU, say) have none:
-callers take the largest count over several draws. The least is 1.
+of sampled output elements are counted: of those that a small change of everything moves, the first, the last and some
+between, and those that it moves most. Others are dead, behind a ReLU or between the strides of a transposed
+convolution, where seven of eight outputs may depend on nothing; callers take the largest count over several draws. The
+least is 1.
 """
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import flatten_outputs
 from .dispatch import Widen
+from .hashing import derive_seed
 from .oracle import TRUE_FP32, OracleError, cast_inputs, free_memory, oracle_errors, run_forward, tensors_of, tf32
 from .problem import RNG_LOCK, seed_everything
 from .slices import SlicePlan, find_plan
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from .draw import Drawn
 
 SAMPLES = 4
+_NUDGE = 1e-6
 _WHOLE = 1 << 18  # elements; larger problems are sampled in slices of one item where slices are shown to be the same
 _BYTES_PER_ELEMENT = 80  # float64 values, gradients, and what a few operations save for the backward pass
 
@@ -60,11 +65,35 @@ def _item(drawn: "Drawn", plan: SlicePlan, item: int) -> tuple[int, ...]:
 
 def _counted(drawn: "Drawn", inputs: Sequence[Any]) -> tuple[int, ...]:
     model = drawn.build_model().double()
+    moved = _moved(drawn, model, inputs)
     values, leaves = _with_gradients(model, inputs)
     seed_everything(drawn.seed)
     with torch.enable_grad(), Widen():
         outputs = flatten_outputs(model(*values))
-        return tuple(_largest(t, leaves) for t in outputs)
+        return tuple(_largest(t, by, leaves) for t, by in zip(outputs, moved, strict=True))
+
+
+def _moved(drawn: "Drawn", model: nn.Module, inputs: Sequence[Any]) -> list[Tensor]:
+    """How far each output element moves when every input and parameter does, by about a millionth."""
+    rng = torch.Generator(drawn.device).manual_seed(derive_seed(b"kernelward fan-in", drawn.seed))
+
+    def nudged(x: Any) -> Any:
+        if not isinstance(x, Tensor) or not x.is_floating_point():
+            return x
+        noise = torch.randn(x.shape, generator=rng, dtype=x.dtype, device=x.device)
+        return x + _NUDGE * (1.0 + x.abs()) * noise
+
+    with Widen():
+        plain = run_forward(copy.deepcopy(model), cast_inputs(inputs, torch.float64), drawn.seed)
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.copy_(nudged(p))
+        changed = run_forward(other, tree_map(nudged, cast_inputs(inputs, torch.float64)), drawn.seed)
+    return [
+        (b.double() - a.double()).abs().reshape(-1) if a.shape == b.shape else a.double().reshape(-1).zero_()
+        for a, b in zip(plain, changed, strict=True)
+    ]
 
 
 def _with_gradients(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[Any], list[Tensor]]:
@@ -75,13 +104,17 @@ def _with_gradients(model: nn.Module, inputs: Sequence[Any]) -> tuple[list[Any],
     return tree_map(lambda x: x.clone() if isinstance(x, Tensor) and x.is_floating_point() else x, wide), leaves
 
 
-def _largest(output: Tensor, leaves: list[Tensor]) -> int:
+def _largest(output: Tensor, moved: Tensor, leaves: list[Tensor]) -> int:
     if not output.requires_grad or output.numel() == 0:
         return 1
     flat = output.reshape(-1)
-    spread = torch.linspace(0, flat.numel() - 1, SAMPLES, dtype=torch.float64).round().long().tolist()
+    alive = torch.nonzero(moved > 0).reshape(-1)
+    places = alive if alive.numel() else torch.arange(flat.numel(), device=flat.device)
+    spread = torch.linspace(0, places.numel() - 1, SAMPLES, dtype=torch.float64).round().long().to(places.device)
+    most_moved = moved.nan_to_num().topk(min(SAMPLES, flat.numel())).indices
+    chosen = {*most_moved.tolist(), *places[spread].tolist()}
     most = 1
-    for at in sorted(set(spread)):
+    for at in sorted(chosen):
         gradients = torch.autograd.grad(flat[at], leaves, retain_graph=True, allow_unused=True)
         most = max(most, sum(int(torch.count_nonzero(g)) for g in gradients if g is not None))
     return most

@@ -273,6 +273,25 @@ def test_fan_in_counts_what_an_element_depends_on(forward: str, inputs: str, ini
     assert count == n or ("Embedding" in init and 5 <= count <= 7)  # the same word twice is one parameter
 
 
+def test_fan_in_looks_at_outputs_that_depend_on_something() -> None:
+    """Of a transposed convolution with stride and dilation two, seven of eight outputs are nothing but the bias."""
+    source = (
+        "import torch\n"
+        "class Model(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.conv = torch.nn.ConvTranspose3d(4, 2, 3, stride=2, padding=1, dilation=2)\n"
+        "    def forward(self, x):\n"
+        "        return self.conv(x)\n"
+        "def get_inputs():\n"
+        "    return [torch.rand(2, 4, 5, 7, 9)]\n"
+        "def get_init_inputs():\n"
+        "    return []\n"
+    )
+    drawn = draw_entry(problem_from_source(source), Entry.make(), 0)
+    assert fan_in(drawn, reference_outputs(drawn)) == (2 * 4 * 27 + 1,)
+
+
 def test_fan_in_is_per_output_and_the_same_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = drawn_from("return a.sum(1), a + 1, a @ b", "[torch.rand(6, 33), torch.rand(33, 2)]")
     whole = fan_in(drawn, reference_outputs(drawn))
