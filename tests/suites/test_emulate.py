@@ -152,7 +152,7 @@ def test_convolutions_in_another_order_are_convolutions(name: str, make: Any, sh
 @pytest.mark.parametrize("channels", [1, 32])
 def test_a_sequential_convolution_errs_about_as_far_as_one_thread_per_output(channels: int) -> None:
     torch.manual_seed(0)
-    conv = nn.ConvTranspose3d(channels, 8, 3, stride=2, padding=1, dilation=2, bias=False)
+    conv = nn.ConvTranspose3d(channels, 16, 3, stride=2, padding=1, dilation=2, bias=False)
     x = -rand(2, channels, 3, 5, 7).abs()
     with torch.no_grad():
         exact = copy.deepcopy(conv).double()(x.double())
@@ -166,7 +166,7 @@ def test_a_sequential_convolution_errs_about_as_far_as_one_thread_per_output(cha
                 one_thread = one_thread + term(x)
     [got], _ = run("sequential", conv, x)
     true, emulated = normalised_error(one_thread, exact), normalised_error(got, exact)
-    assert 0.5 * true <= emulated <= 2 * true
+    assert emulated == pytest.approx(true, rel=0.2)
 
 
 @settings(deadline=None, max_examples=25)
