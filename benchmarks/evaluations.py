@@ -5,8 +5,9 @@
 An evaluation is a cell of the kill matrix: one mutant on one entry, over as many draws as a calibration asks, at the
 shapes that suites are made of. The mutants are the first of each substrate in a calibration's order, which is a fair
 sample by family. Zygote and truths are warm, as they are for all but the first mutants of a problem: a kernel that
-answers zero is put to every entry first. Each mutant is compiled anew (a mark in its source keeps caches out), and its
-row is written to a matrix. What the gate measures before (`pools`) is no part of the figure.
+answers zero is put to every entry first. On a GPU each worker is a process that has its own substrates. Each mutant is
+compiled anew (a mark in its source keeps caches out), and its row is written to a matrix. What the gate measures before
+(`pools`) is no part of the figure.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from kernelward.mutants.calibrate_plan import find_targets, ordered
 from kernelward.mutants.calibrate_pools import Pools
 from kernelward.mutants.calibrate_values import Budget, CalibrateOptions, Run, Work
 from kernelward.mutants.clean_run import FORCED_FAILURE
+from kernelward.mutants.lanes import Lanes
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.matrix_schema import Cell, MutantRow, SubstrateRow
 from kernelward.mutants.measure import measure_mutant
@@ -72,6 +74,16 @@ class Stopwatch:
             with self._lock:
                 self.seconds[name] += spent - inside[0]
                 self.calls[name] += 1
+
+    def add(self, other: "Stopwatch") -> None:
+        """Count what another one saw as well."""
+        for name, spent in other.seconds.items():
+            self.seconds[name] += spent
+        self.calls.update(other.calls)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of what was seen alone: it travels from a lane's process."""
+        return {"seconds": self.seconds, "calls": self.calls}
 
     def wrap(self, owner: Any, attribute: str, name: str | Callable[..., str]) -> None:
         """Time every call of a function for as long as this process lives, under a name or what its arguments give."""
@@ -116,15 +128,21 @@ def prepare(run: Run, evaluator: evaluate.Evaluator) -> list[tuple[Work, Substra
         id = run.matrix.add_problem(target.problem.id, target.problem.hash)
         work = Work(target, id, pool, questions_of(run, id, pool))
         used = run.options.used(target)
-        questions = [a.question for a in work.questions.pool]
-        questions += [a.question for group in work.questions.official for a in group.asked]
-        with evaluator.open(used[0].source + FORCED_FAILURE, used[0].backend, target.problem) as kernel:
-            for question in questions:
-                kernel.cell(question, evaluate.SEEDS)
+        if not evaluator.on_gpu:
+            warm(evaluator, work, used[0])
         for substrate in used:
             made = ordered([m for m in generate(substrate) if m.family != "interaction"])
             found.append((work, substrate, made[: run.options.per_substrate]))
     return found
+
+
+def warm(evaluator: evaluate.Evaluator, work: Work, substrate: Substrate) -> None:
+    """Every draw and truth that a mutant of a problem may need."""
+    questions = [a.question for a in work.questions.pool]
+    questions += [a.question for group in work.questions.official for a in group.asked]
+    with evaluator.open(substrate.source + FORCED_FAILURE, substrate.backend, work.target.problem) as kernel:
+        for question in questions:
+            kernel.cell(question, evaluate.SEEDS)
 
 
 def unseen(source: str) -> str:
@@ -133,8 +151,8 @@ def unseen(source: str) -> str:
     return source.replace("#include <torch/extension.h>", f"// {tag}\n#include <torch/extension.h>") + f"\n# {tag}\n"
 
 
-def rows(run: Run, prepared: list[tuple[Work, Substrate, list[Mutant]]]) -> list[tuple[Work, int, Mutant]]:
-    """The mutants with their ids in the matrix; substrates take turns, as in a calibration."""
+def rows(run: Run, prepared: list[tuple[Work, Substrate, list[Mutant]]]) -> list[list[tuple[Work, int, Mutant]]]:
+    """The mutants of each substrate with their ids in the matrix."""
     found: list[list[tuple[Work, int, Mutant]]] = []
     for work, s, mutants in prepared:
         row = SubstrateRow(s.hash, s.name, s.backend, s.style, work.problem_id, "admitted")
@@ -143,22 +161,50 @@ def rows(run: Run, prepared: list[tuple[Work, Substrate, list[Mutant]]]) -> list
             [MutantRow(m.id, substrate, m.operator, m.family, m.line, m.detail, "ready") for m in mutants]
         )
         found.append([(work, id, replace(m, source=unseen(m.source))) for id, m in zip(ids, mutants, strict=True)])
-    most = max(map(len, found))
-    return [own[i] for i in range(most) for own in found if i < len(own)]
+    return found
 
 
-def measure(run: Run, evaluator: evaluate.Evaluator, todo: list[tuple[Work, int, Mutant]]) -> dict[str, Any]:
+def in_turns(found: list[list[tuple[Work, int, Mutant]]]) -> list[tuple[Work, int, Mutant]]:
+    """Substrates take turns."""
+    return [own[i] for i in range(max(map(len, found), default=0)) for own in found if i < len(own)]
+
+
+_watched: Stopwatch | None = None
+
+
+def _begin(evaluator: evaluate.Evaluator, kernels: list[tuple[Work, Substrate]]) -> None:
+    """In a lane's process: truths of what it is going to measure, and a stopwatch."""
+    global _watched
+    for work, substrate in kernels:
+        warm(evaluator, work, substrate)
+    _watched = watch()
+
+
+def _spent(_: evaluate.Evaluator) -> Stopwatch:
+    assert _watched is not None
+    return _watched
+
+
+def measure(
+    run: Run, evaluator: evaluate.Evaluator, prepared: list[tuple[Work, Substrate, list[Mutant]]]
+) -> dict[str, Any]:
     """Fill the rows; what was seen."""
-    environment = run.matrix.add_environment(evaluate.environment(evaluator, todo[0][2].backend))
+    todo, workers, apart = rows(run, prepared), run.options.workers, evaluator.on_gpu
+    environments = {
+        backend: run.matrix.add_environment(evaluate.environment(evaluator, backend))
+        for backend in {s.backend for _, s, _ in prepared}
+    }
+    parts = [in_turns(todo[lane::workers]) if apart else [] for lane in range(workers)]
+    everything = iter(in_turns(todo))
     classes: Counter[str] = Counter()
     draws = broken = 0
     lock = threading.Lock()
 
-    def one(item: tuple[Work, int, Mutant]) -> None:
+    def one(lane: int, item: tuple[Work, int, Mutant]) -> None:
         nonlocal draws, broken
         work, id, mutant = item
-        asked = work.questions
-        found = measure_mutant(evaluator, work.target.problem, mutant, asked.pool, asked.official, ())
+        asked, environment = work.questions, environments[mutant.backend]
+        found = lanes.run(lane, measure_mutant, work.target.problem, mutant, asked.pool, asked.official, ())
         run.matrix.put_row(
             id,
             environment,
@@ -173,21 +219,38 @@ def measure(run: Run, evaluator: evaluate.Evaluator, todo: list[tuple[Work, int,
             draws += sum(c.seeds for _, c in found.cells)
             broken += bool(found.broken)
 
-    watched, started = watch(), time.perf_counter()
-    with ThreadPoolExecutor(run.options.workers) as executor:
-        list(executor.map(one, todo))
-    seconds = time.perf_counter() - started
+    def take() -> tuple[Work, int, Mutant] | None:
+        with lock:
+            return next(everything, None)
+
+    def lane_of(lane: int) -> None:
+        if apart:  # what was drawn is kept in the lane that drew it
+            for item in parts[lane]:
+                one(lane, item)
+        else:
+            while (item := take()) is not None:
+                one(lane, item)
+
+    with Lanes(evaluator, workers, apart) as lanes, ThreadPoolExecutor(workers) as executor:
+        if apart:
+            kernels = [[(work, s) for work, s, _ in prepared[lane::workers]] for lane in range(workers)]
+            list(executor.map(lambda lane: lanes.run(lane, _begin, kernels[lane]), range(workers)))
+        watched, started = watch(), time.perf_counter()
+        list(executor.map(lane_of, range(workers)))
+        seconds = time.perf_counter() - started
+        for lane in range(workers) if apart else ():
+            watched.add(lanes.run(lane, _spent))
     cells = sum(classes.values())
-    busy = seconds * run.options.workers
+    busy = seconds * workers
     phases = dict(sorted(watched.seconds.items(), key=lambda item: -item[1]))
-    compiling = watched.seconds["load (compile)"] / run.options.workers
+    compiling = watched.seconds["load (compile)"] / workers
     return {
         "evaluations": cells,
         "seconds": round(seconds, 2),
         "per_second": round(cells / seconds, 1),
         "per_second_beside_compiling": round(cells / max(1e-9, seconds - compiling), 1),
         "draws": draws,
-        "mutants": len(todo),
+        "mutants": sum(map(len, todo)),
         "broken": broken,
         "classes": dict(classes.most_common()),
         "phases": {
@@ -226,7 +289,7 @@ def main() -> None:
             started = time.perf_counter()
             prepared = prepare(run, evaluator)
             ready = time.perf_counter() - started
-            found = measure(run, evaluator, rows(run, prepared))
+            found = measure(run, evaluator, prepared)
     name = torch.cuda.get_device_name(0) if evaluator.on_gpu else platform.machine()
     cores = len(os.sched_getaffinity(0))
     found |= {

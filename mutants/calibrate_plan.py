@@ -24,6 +24,8 @@ from .mutant import FAMILIES, Mutant, Substrate
 from .pool import Pool, declared_too_large
 from .substrates import list_substrates
 
+COSTLY = 32 << 20  # bytes of inputs, outputs and parameters from which a GPU puts only a sample of mutants to an entry
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -101,6 +103,10 @@ def questions_hash(questions: Questions) -> str:
     return short(stable_hash([pool, [[a.id for a in group.asked] for group in questions.official]]))
 
 
+def _costly(device_class: str, size: int) -> bool:
+    return device_class == "cuda" and size >= COSTLY
+
+
 def pool_questions(pool: Pool, ids: dict[str, int]) -> tuple[Asked, ...]:
     """Every admitted entry, the cheapest shape first; the first dense one of a shape asks for the race check.
 
@@ -115,7 +121,11 @@ def pool_questions(pool: Pool, ids: dict[str, int]) -> tuple[Asked, ...]:
         dense = next((a.entry.id for a in admissions if a.entry.generator in DENSE), admissions[0].entry.id)
         for a in admissions:
             question = Question(a.entry, a.measured, "strict", races=a.entry.id == dense)
-            asked.append(Asked(ids[a.entry.id], question))
+            asked.append(
+                Asked(
+                    ids[a.entry.id], question, a.measured is not None and _costly(pool.device_class, a.measured.bytes)
+                )
+            )
     return tuple(asked)
 
 
@@ -173,7 +183,7 @@ def official_questions(rows: Mapping[int, EntryRow]) -> tuple[Official, ...]:
         for entry in spec.entries:
             id, row = by_uid[entry.id]
             measured = None if row.measured is None else Measured.from_dict(dict(row.measured))
-            asked.append(Asked(id, Question(entry, measured, "plain")))
+            asked.append(Asked(id, Question(entry, measured, "plain"), _costly(row.device_class, row.bytes)))
         before = groups[uids].loosest if uids in groups else 0.0
         groups[uids] = Official(tuple(asked), max(before, spec.comparison.atol))
     return tuple(groups.values())

@@ -16,7 +16,7 @@ from ..reward.sandbox import linux
 from ..suites.entry import Entry
 from ..suites.hashing import short
 from ..suites.problem import Problem
-from ..suites.suite_cache import cache_key
+from ..suites.suite_cache import gate_key
 from ..suites.validity import Admission, Measured
 from .calibrate_plan import Target, protocol_entries, protocol_rows
 from .calibrate_values import Run
@@ -118,7 +118,7 @@ class Pools:
 
     def _gate_identity(self, problem: Problem) -> str:
         """Of all that its answers depend on. It asks no suite, so a suite in the library must not stand for it."""
-        return short(cache_key(problem, self._run.options.device_class, "fp32"))
+        return short(gate_key(problem, self._run.options.device_class, "fp32"))
 
 
 def gate_answer(row: EntryRow) -> Admission:

@@ -8,7 +8,7 @@ import contextlib
 import importlib.metadata
 import math
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -53,8 +53,8 @@ RESTARTS = 4  # children of one kernel that may die before what is left of its r
 GIVEN_UP = 30
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
-TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
-LARGE_DRAW = 256 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
+TRUTH_SHARE, TRUTH_BYTES = 0.3, 2 << 30
+LARGE_DRAW = 16 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
 
@@ -153,7 +153,8 @@ class Evaluator:
             load_s=patience * limits.load_s,
         )
         kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
-        self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes)
+        self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes, _problem_of)
+        self._redraws: dict[Hashable, int] = {}  # which of its draws a cell's was taken from, once that is known
         self.memory = ByteBudget(lambda used: self._free() + used)
         self._zygotes: SingleFlight[Zygote] = SingleFlight(1 << 30, lambda _: 0)
         self._started: list[Zygote] = []
@@ -209,29 +210,34 @@ class Evaluator:
             OracleError: the reference cannot answer here.
         """
         entry, measured = self._drawn_here(problem, question.entry), question.measured
+        key = (problem.hash, question.entry.id, index, measured is not None)
 
-        def drawn_once(redraw: int) -> tuple[float, _Draw]:
+        def drawn_once(redraw: int, trusted: bool = False) -> tuple[float, _Draw]:
             with RNG_LOCK:
                 drawn = draw_entry(problem, entry, matrix_seed(problem, question.entry, index, redraw), self.device)
                 state = {k: v.detach() for k, v in drawn.build_model().state_dict().items()}
                 truth, worse = None, 0.0
                 if measured is not None:
                     truth = compute_truth(drawn, scale_pool=measured.scale_pool)
-                    worse = strain(draw_errors(drawn, truth), measured.tolerance)
+                    worse = 0.0 if trusted else strain(draw_errors(drawn, truth), measured.tolerance)
                 official = tuple(reference_outputs(drawn, OFFICIAL_FLAGS))
             return worse, _Draw(drawn.inputs, drawn.init_inputs, state, drawn.seed, drawn.model_seed, truth, official)
 
         def compute() -> _Draw:
+            if key in self._redraws:  # it was dropped since
+                return drawn_once(self._redraws[key], trusted=True)[1]
             fixed = measured is None or entry.seed_policy == "kernelbench"  # official draws are what they are
             found = [drawn_once(0)]
             while not fixed and found[-1][0] > 1.0 and len(found) < REDRAWS:
                 found.append(drawn_once(len(found)))
-            worse, draw = min(found, key=lambda item: item[0])
+            redraw = min(range(len(found)), key=lambda i: found[i][0])
+            worse, draw = found[redraw]
             if not fixed and worse > STRAIN:
                 raise OracleError("unlucky-draw", f"{REDRAWS} draws in a row on which float32 errs far more than usual")
+            self._redraws[key] = redraw
             return draw
 
-        return self._draws.get((problem.hash, question.entry.id, index, measured is not None), compute)
+        return self._draws.get(key, compute)
 
     def _drawn_here(self, problem: Problem, entry: Entry) -> Entry:
         """The official draws are made on the CPU: at large shapes ten seconds each, for every mutant that needs one.
@@ -245,6 +251,11 @@ class Evaluator:
     def open(self, source: str, backend: str, problem: Problem) -> "KernelRun":
         """A kernel to put questions to; a context manager."""
         return KernelRun(self, source, backend, problem)
+
+
+def _problem_of(key: Hashable) -> Hashable:
+    assert isinstance(key, tuple)
+    return key[0]
 
 
 def matrix_seed(problem: Problem, entry: Entry, index: int, redraw: int = 0) -> int:

@@ -55,7 +55,6 @@ DECLARED_LIMIT = {"cpu": (64 * MIB, 500_000_000), "cuda": (16 << 30, 4_000_000_0
 #: Bytes of a declared shape above which only two draws of it are asked, for the time that the others would take.
 FEW_ABOVE = {"cpu": MIB, "cuda": 1 << 30}
 
-OUT_OF_MEMORY = "out-of-memory"
 
 Progress = Callable[[str], None]
 
@@ -195,7 +194,7 @@ def _asked(problem: Problem, entry: Entry, target: torch.device, policy: Toleran
     if not is_large(target, size):
         return admit(problem, entry, target, policy)
     answer = _within(problem, entry, target, policy, NEEDED * size)
-    return _within(problem, entry, target, policy, sys.maxsize) if _did_not_fit(answer) else answer
+    return _within(problem, entry, target, policy, sys.maxsize) if answer.short_of_memory else answer
 
 
 def _within(
@@ -206,9 +205,3 @@ def _within(
             return admit(problem, entry, target, policy)
         finally:
             torch.cuda.empty_cache()
-
-
-def _did_not_fit(answer: Admission) -> bool:
-    """Whether memory was short for the entry, or for an implementation that its tolerance should be measured from."""
-    skipped = {} if answer.measured is None else answer.measured.skipped
-    return answer.reason == OUT_OF_MEMORY or any(text.startswith(OUT_OF_MEMORY) for text in skipped.values())

@@ -6,8 +6,9 @@
 The watcher looks at the files that a calibration is made from (suites, operators, substrates, problems, protocols, the
 bank of accepted kernels, code and versions), and where content has changed it starts a pass (`watch_pass`): a fresh
 process of the lowest priority (`watch_priority`) that measures the cells which are stale, for a budget, and publishes
-(`watch_publish`). While cells are left another pass follows. A change during a pass ends it early; newly accepted
-kernels, of which a training has some in every step, wait for the next one.
+(`watch_publish`). While cells are left another pass follows; for some minutes after an edit it works all of the time,
+later a part of the time. A change during a pass ends it early; newly accepted kernels, of which a training has some in
+every step, wait for the next one.
 
 Nothing has to be saved when it is killed: cells are committed one row at a time, publications replace a file, and a
 restart begins with a pass that evaluates what is missing. One watcher works on a folder, held by a lock that the system
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +43,7 @@ GRACE_S = 25.0  # that a pass may take to publish when it is asked to end while 
 PREPARE_S = 600.0  # the same before it measures: what it prepares is needed by the next pass too
 STOP_S = 10.0
 IDLE_S = 30.0  # before another pass where one got nothing done
+AWAITED_S = 300.0  # after an edit, in which what it made stale is measured without rests
 BANK_S = 30.0  # between a pass and the next one for nothing but newly accepted kernels
 _RETRY_S = (5.0, 300.0)  # after a failure: at first, and at most
 
@@ -129,7 +131,7 @@ class _Pass:
 
 
 @dataclass(slots=True)
-class _State:
+class State:
     """What the loop knows.
 
     Attributes:
@@ -137,6 +139,7 @@ class _State:
         looked: the files at the last look: only what is the same in two looks is acted on.
         again: when another pass is due without any change; None = not at all.
         ended: when the last pass did.
+        awaited: when the last edit came of which something is stale yet; None = nothing.
         failures: passes in a row.
     """
 
@@ -144,9 +147,21 @@ class _State:
     looked: dict[str, str] = field(default_factory=dict)
     again: float | None = 0.0
     ended: float = -BANK_S
+    awaited: float | None = None
     failures: int = 0
     number: int = 0
     error: str | None = None
+
+    def urgency(self, changed: Sequence[str], clock: float) -> dict[str, bool]:
+        """Of the pass that begins: whether it is `eager` for a core, and `awaited`, so that it does not rest."""
+        first, edited = self.number == 1, any(kind != BANK for kind in changed)
+        self.awaited = clock if edited else self.awaited
+        within = self.awaited is not None and clock - self.awaited < AWAITED_S
+        return {"eager": first or edited, "awaited": first or within}
+
+    def measured(self, stale: int) -> None:
+        """A pass ended and left so many mutants stale."""
+        self.awaited = self.awaited if stale else None
 
 
 class Supervisor:
@@ -163,7 +178,7 @@ class Supervisor:
         self._ended = threading.Event()
         self._files = Files()
         self._pass: _Pass | None = None
-        self._state = _State()
+        self._state = State()
         self._status: tuple[Any, ...] = ()
 
     def end(self) -> None:
@@ -229,6 +244,7 @@ class Supervisor:
             "options": self.options.to_json(),
             "pass": state.number,
             "changed": changed,
+            **state.urgency(changed, time.monotonic()),
             "parent": os.getpid(),
         }
         output, errors = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("output", "errors"))
@@ -271,6 +287,7 @@ class Supervisor:
         result = _result(running.text(running.output))
         if result is not None:  # also where it was ended while it was leaving
             state.failures, state.error = 0, None
+            state.measured(result["stale"]["mutants"])
             bank = result["bank"] or {"waiting": 0, "examined": 0}
             if result["stale"]["mutants"] or (bank["waiting"] and bank["examined"]):
                 state.again = time.monotonic() + (0.0 if result["evaluations"] or bank["examined"] else IDLE_S)

@@ -20,7 +20,6 @@ from ..reward.bank import BankError, KernelBank
 from ..reward.lease import DeviceLease
 from ..reward.sandbox import linux
 from ..suites.errors import InputError
-from .watch_files import BANK
 from .watch_options import WatchOptions
 from .watch_priority import EAGER, EAGER_S, PATIENCE, UNAWAITED_SHARE, Pace, give_way
 
@@ -249,22 +248,21 @@ def _on_own_device(options: WatchOptions) -> WatchOptions:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point: options, the number of the pass, the changed kinds and the parent's process id, as JSON."""
+    """Entry point: a `Supervisor`'s request, as JSON."""
     request = json.loads((arguments or sys.argv[1:])[0])
     linux.end_with_process(request["parent"])
     stopped: list[Callable[[], None]] = []
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides
     options = _on_own_device(WatchOptions.from_json(request["options"]))
-    awaited = request["pass"] == 1 or any(kind != BANK for kind in request["changed"])
-    give_way(min(EAGER, options.nice) if awaited else options.nice)
+    give_way(min(EAGER, options.nice) if request["eager"] else options.nice)
     patience = threading.Timer(EAGER_S, give_way, [options.nice])
     patience.daemon = True
     patience.start()
     from .matrix_schema import MatrixError
 
     try:
-        pace = None if awaited or not options.nice else Pace(UNAWAITED_SHARE)
+        pace = None if request["awaited"] or not options.nice else Pace(UNAWAITED_SHARE)
         result = run_pass(options, request["pass"], request["changed"], stopped, lambda: give_way(options.nice), pace)
     except InputError as error:
         print(error, file=sys.stderr)

@@ -32,11 +32,17 @@ class SingleFlight(Generic[V]):
     Args:
         budget: bytes.
         size: what keeping a value costs, in bytes.
+        group: of a key. Keys of one group are asked for in rounds, all of them once and then again; a value is not
+            dropped for another of its own group, because it would be missed before that one is asked for again. By
+            default each key is a group of its own.
     """
 
-    def __init__(self, budget: int, size: Callable[[V], int]) -> None:
+    def __init__(
+        self, budget: int, size: Callable[[V], int], group: Callable[[Hashable], Hashable] = lambda key: key
+    ) -> None:
         self.budget = budget
         self._size = size
+        self._group = group
         self._lock = threading.Lock()
         self._kept: OrderedDict[Hashable, V] = OrderedDict()
         self._bytes = 0
@@ -77,14 +83,16 @@ class SingleFlight(Generic[V]):
         return value
 
     def _keep(self, key: Hashable, value: V) -> None:
-        size = self._size(value)
+        size, own = self._size(value), self._group(key)
         if size > self.budget:
             return
-        while self._kept and self._bytes + size > self.budget:
-            _, dropped = self._kept.popitem(last=False)
-            self._bytes -= self._size(dropped)
-        self._kept[key] = value
-        self._bytes += size
+        for other in [k for k in self._kept if self._group(k) != own]:  # the least recently used first
+            if self._bytes + size <= self.budget:
+                break
+            self._bytes -= self._size(self._kept.pop(other))
+        if self._bytes + size <= self.budget:
+            self._kept[key] = value
+            self._bytes += size
 
 
 @dataclass(frozen=True, slots=True)

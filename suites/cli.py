@@ -2,20 +2,34 @@
 
 import json
 import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from .devices import resolve_device
 from .errors import InputError
+from .folders import natural, problem_files
 from .hashing import short
 from .suite import Suite, SuiteEntry, find_suite, load_suite
 
 if TYPE_CHECKING:
+    from .build_many import Outcome
     from .problem import Problem
     from .suite_cache import Built
     from .tolerance import TolerancePolicy
@@ -93,25 +107,32 @@ def validate(
 
 @suite_app.command()
 def build(
-    target: Annotated[str, typer.Argument(metavar="ID|PATH", help="Problem id or problem file.")],
+    target: Annotated[
+        str, typer.Argument(metavar="ID|PATH", help="Problem id, problem file, or a folder: all problems in it.")
+    ],
     problems: ProblemsOption = None,
     device: DeviceOption = "auto",
     precision: PolicyOption = "fp32",
-    out: Annotated[Path | None, typer.Option("--out", help="Write the suite to this YAML file.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the suite to this YAML file; of a folder, a file each into it.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Of a folder: problems at one time.")] = 2,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the default suite of a problem. Exit code 3 where no entry is admitted (unrefereeable)."""
+    """Build the default suite of a problem, or of all in a folder.
+
+    Exit code 3 where no entry of a problem is admitted (it cannot be refereed), 1 where one of a folder could not be
+    built. What was built is kept, so the same command goes on where an earlier one was ended.
+    """
     from .problem import find_problem
 
+    if Path(target).is_dir() and len(problem_files(Path(target))) != 1:
+        raise typer.Exit(_build_folder(Path(target), device, precision, out, workers, as_json))
     suite, rejected = _build(find_problem(target, problems), device, precision)
     if out is not None and suite is not None:
-        try:
-            out.write_text(suite.to_yaml(), encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write {out}: {error.strerror}") from error
+        _write(out, suite)
     if as_json:
-        reasons = [{"entry": r.entry.id, "reason": r.reason, "detail": r.detail} for r in rejected]
-        print(json.dumps({"suite": None if suite is None else suite_json(suite), "rejected": reasons}))
+        print(json.dumps({"suite": None if suite is None else suite_json(suite), "rejected": _reasons(rejected)}))
     else:
         console = Console()
         if suite is not None:
@@ -121,6 +142,81 @@ def build(
     if suite is None:
         print(f"kernelward: no entry of {target} is admitted: it cannot be refereed", file=sys.stderr)
         raise typer.Exit(3)
+
+
+def _build_folder(folder: Path, device: str, precision: str, out: Path | None, workers: int, as_json: bool) -> int:
+    """Suites of all problems of a folder; the exit code."""
+    from .build_many import Outcome, build_many
+    from .problem import find_problem
+
+    files = problem_files(folder)
+    if not files:
+        raise InputError(f"folder {folder} holds no .py files")
+    problems: list[Problem] = []
+    outcomes: dict[str, Outcome] = {}
+    for id, file in files.items():
+        try:
+            problems.append(replace(find_problem(str(file)), id=id))
+        except InputError as error:  # the others are built for all that
+            outcomes[id] = Outcome(id, None, (), str(error))
+    with _progress(BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        task = progress.add_task(folder.name, total=len(problems))
+
+        def done(outcome: Outcome) -> None:
+            outcomes[outcome.problem_id] = outcome
+            if out is not None and outcome.suite is not None:
+                _write(out / f"{outcome.problem_id}.yaml", outcome.suite)
+            progress.update(task, advance=1, description=outcome.problem_id)
+
+        build_many(problems, resolve_device(device), _policy(precision), workers, done)
+    found = [outcomes[id] for id in sorted(outcomes, key=natural)]
+    if as_json:
+        print(json.dumps({o.problem_id: _outcome_json(o) for o in found}))
+    else:
+        _print_outcomes(found, Console())
+    refused = any(o.suite is None and not o.failure for o in found)
+    return 1 if any(o.failure for o in found) else 3 if refused else 0
+
+
+def _outcome_json(outcome: "Outcome") -> dict[str, Any]:
+    suite, rejected = outcome.suite, _reasons(outcome.rejected)
+    return {"suite": None if suite is None else suite_json(suite), "rejected": rejected, "failure": outcome.failure}
+
+
+def _print_outcomes(outcomes: "list[Outcome]", console: Console) -> None:
+    """One line for each problem that lacks something, and how many there are of each kind."""
+    states = Counter[str]()
+    for outcome in outcomes:
+        state, said = _state(outcome)
+        states[state] += 1
+        if said:
+            console.print(f"{outcome.problem_id}: {state}: {said}", markup=False, highlight=False, soft_wrap=True)
+    console.print(
+        f"{len(outcomes)} problems: " + ", ".join(f"{n} {state}" for state, n in states.most_common()), highlight=False
+    )
+
+
+def _state(outcome: "Outcome") -> tuple[str, str]:
+    """What a problem got, and what people should know of it ("" where nothing is lacking)."""
+    if outcome.failure:
+        return "failed", outcome.failure
+    if outcome.suite is None:
+        return "unrefereeable", ", ".join(f"{r} ({n})" for r, n in Counter(r.reason for r in outcome.rejected).items())
+    entries, lacking = outcome.suite.entries, outcome.suite.provenance
+    gaps = [f"{name} {lacking[name]}" for name in ("uncovered_regions", "unguarded_outputs") if name in lacking]
+    return ("one entry", ", ".join(gaps) or "no other is admitted") if len(entries) == 1 else ("built", ", ".join(gaps))
+
+
+def _write(path: Path, suite: Suite) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(suite.to_yaml(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _reasons(rejected: "Iterable[Admission]") -> list[dict[str, str]]:
+    return [{"entry": r.entry.id, "reason": r.reason, "detail": r.detail} for r in rejected]
 
 
 def suite_json(suite: Suite) -> dict[str, Any]:
@@ -220,9 +316,9 @@ def _admit_all(problem: "Problem", suite: Suite, device: str) -> "list[Admission
     return answers
 
 
-def _progress() -> Progress:
+def _progress(*more: ProgressColumn) -> Progress:
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), *more, TimeElapsedColumn())
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 

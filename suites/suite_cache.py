@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import tempfile
@@ -11,9 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .code_version import code_version
 from .entry import Entry
 from .errors import InputError
-from .hashing import sha256_text, stable_hash
+from .hashing import stable_hash
 from .suite import Suite, find_suite
 
 if TYPE_CHECKING:
@@ -29,18 +29,20 @@ def cache_folder() -> Path:
     return Path(root) / "kernelward"
 
 
-@functools.cache
-def _code_version() -> str:
-    """Digest of this room's modules: whatever they decide about a suite, a changed module builds it anew."""
-    modules = sorted(Path(__file__).parent.glob("*.py"))
-    return stable_hash([[module.name, sha256_text(module.read_text(encoding="utf-8"))] for module in modules])
-
-
 def cache_key(problem: "Problem", device_class: str, policy: str) -> str:
     """What a default suite depends on, as 64 hexadecimal digits."""
+    return _key(problem, device_class, policy, "defaults")
+
+
+def gate_key(problem: "Problem", device_class: str, policy: str) -> str:
+    """What the validity gate's answers depend on, as 64 hexadecimal digits; not on how entries are chosen."""
+    return _key(problem, device_class, policy, "validity")
+
+
+def _key(problem: "Problem", device_class: str, policy: str, asked: str) -> str:
     import torch  # here, so that naming a folder does not import it
 
-    return stable_hash([problem.hash, device_class, policy, torch.__version__, _code_version()])
+    return stable_hash([problem.hash, device_class, policy, torch.__version__, code_version(asked)])
 
 
 def suite_identity(problem: "Problem", device_class: str, policy: str) -> str:
@@ -58,7 +60,7 @@ def cached(key: str, build: Callable[[], Built], folder: Path | None = None) -> 
     Args:
         folder: the cache folder; by default `cache_folder()`.
     """
-    place = (folder or cache_folder()) / "suites" / key[:2] / f"{key}.json"
+    place = _place(key, folder)
     found = _read(place)
     if found is not None:
         return found
@@ -74,6 +76,15 @@ def cached(key: str, build: Callable[[], Built], folder: Path | None = None) -> 
             found = build()
             _write(place, found)
         return found
+
+
+def stored(key: str, folder: Path | None = None) -> Built | None:
+    """What is stored under a key, or None."""
+    return _read(_place(key, folder))
+
+
+def _place(key: str, folder: Path | None) -> Path:
+    return (folder or cache_folder()) / "suites" / key[:2] / f"{key}.json"
 
 
 @contextlib.contextmanager

@@ -27,12 +27,13 @@ SEEDS = 8
 POWER_DRAWS = 2  # draws that power and fan-in are measured on
 REGION_POWER = 0.5  # a region is covered by an entry in which this share of its elements has power
 
+OUT_OF_MEMORY = "out-of-memory"
 REASONS = {
     "reference-raises": "the reference raises at this entry's shape, dtype or values",
     "float64-raises": "the reference cannot be evaluated in float64",
     "draw-raises": "the inputs cannot be drawn",
     "bad-output": "the reference returns something else than tensors",
-    "out-of-memory": "it does not fit on this device",
+    OUT_OF_MEMORY: "it does not fit on this device",
     "draw-not-reproducible": "the same seed gave other inputs",
     "broken-promise": "the inputs are not what their family's description says",
     "random": "the reference gives another answer under another random state (dropout)",
@@ -128,6 +129,12 @@ class Admission:
     detail: str = ""
     measured: Measured | None = None
 
+    @property
+    def short_of_memory(self) -> bool:
+        """Whether memory was short for the entry, or for a member of the envelope that its tolerance should follow."""
+        skipped = {} if self.measured is None else self.measured.skipped
+        return self.reason == OUT_OF_MEMORY or any(text.startswith(OUT_OF_MEMORY) for text in skipped.values())
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON and YAML."""
         return {
@@ -182,7 +189,7 @@ def _draw(problem: Problem, entry: Entry, draw: int, device: torch.device) -> Dr
         raise _Rejection("draw-raises", str(error)) from error
     except Exception as error:
         if is_out_of_memory(error):
-            raise _Rejection("out-of-memory", str(error)) from error
+            raise _Rejection(OUT_OF_MEMORY, str(error)) from error
         raise
 
 

@@ -23,5 +23,5 @@ def test_the_gate_is_asked_again_once_its_code_is_another(
     pools = Pools(cast(Any, SimpleNamespace(options=SimpleNamespace(out=tmp_path, device_class="cpu"))))
     before = pools._gate_identity(problem)
     assert pools._gate_identity(problem) == before
-    monkeypatch.setattr(suite_cache, "_code_version", lambda: "another")
+    monkeypatch.setattr(suite_cache, "code_version", lambda _root: "another")
     assert pools._gate_identity(problem) != before

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernelward.mutants.watch import BANK_S, Supervisor, Watcher, fingerprints
+from kernelward.mutants.watch import AWAITED_S, BANK_S, State, Supervisor, Watcher, fingerprints
 from kernelward.mutants.watch_files import BANK, Files, changed_kinds
 from kernelward.mutants.watch_options import WatchOptions
 from kernelward.mutants.watch_publish import read_coverage
@@ -107,6 +107,26 @@ def test_edits_are_followed_through_kills_and_only_what_is_stale_is_measured(tmp
         assert set(found["families"]) == {"boundary"}
         assert found["evaluations"] <= (mutants - 1) * 12
     assert json.loads((watched.out / "watch.json").read_text())["state"] == "stopped"
+
+
+def test_what_an_edit_made_stale_is_worked_on_without_rests_until_it_is_measured() -> None:
+    state = State(number=1)
+    assert state.urgency((), 0.0) == {"eager": True, "awaited": True}
+    state.measured(stale=500)
+    assert state.urgency((), 60.0) == {"eager": False, "awaited": False}, "the backlog at the start waits"
+    assert state.urgency(("bank", "operators"), 100.0) == {"eager": True, "awaited": True}
+    state.measured(stale=7)
+    assert state.urgency(("bank",), 160.0) == {"eager": False, "awaited": True}
+    state.measured(stale=0)
+    assert state.urgency(("bank",), 220.0) == {"eager": False, "awaited": False}
+
+
+def test_an_edit_that_is_too_much_work_is_not_worked_on_without_rests_for_ever() -> None:
+    state = State(number=5)
+    state.urgency(("substrates",), 1000.0)
+    state.measured(stale=900)
+    assert state.urgency((), 1000.0 + AWAITED_S - 1)["awaited"]
+    assert not state.urgency((), 1000.0 + AWAITED_S + 1)["awaited"]
 
 
 def test_a_second_watcher_stands_by_and_takes_over(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Default suites of many problems, each built in a process of its own: a crash or a spent device costs one problem."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+import torch
+
+from .defaults import build_default_suite
+from .errors import InputError
+from .problem import Problem
+from .suite import Suite
+from .suite_cache import Built, cache_key, cached, stored
+from .tolerance import TolerancePolicy
+from .validity import Admission
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one problem.
+
+    Attributes:
+        problem_id: whose suite was asked for.
+        suite: the suite; None where no entry is admitted (it cannot be refereed), or where `failure` says why not.
+        rejected: what the gate rejected.
+        failure: why nothing is known: the problem's code is broken, or the process that built it ended.
+    """
+
+    problem_id: str
+    suite: Suite | None
+    rejected: tuple[Admission, ...]
+    failure: str = ""
+
+
+class _Crowded(Exception):
+    """Memory was short while others used it as well."""
+
+
+def build_many(
+    problems: Sequence[Problem],
+    device: str,
+    policy: TolerancePolicy,
+    workers: int,
+    done: Callable[[Outcome], None],
+) -> None:
+    """Build default suites several at a time, in no set order; suites in the cache are taken from there.
+
+    A problem whose entries found too little memory beside the others is built again at the end, alone, before anything
+    is concluded from that. What was built stays in the cache, so a run that is ended goes on where it stopped.
+
+    Args:
+        device: `cpu` or `cuda:N`.
+        workers: processes at one time, at least 1; with more than one, each computes on one thread.
+        done: called in this thread with each outcome.
+    """
+    crowded: list[Problem] = []
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            runs = {pool.submit(_outcome, p, device, policy, workers > 1): p for p in problems}
+            for run in as_completed(runs):
+                try:
+                    outcome = run.result()
+                except _Crowded:
+                    crowded.append(runs[run])
+                else:
+                    done(outcome)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    for problem in crowded:
+        done(_outcome(problem, device, policy, beside_others=False))
+
+
+def _outcome(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Outcome:
+    found = stored(cache_key(problem, torch.device(device).type, policy.name))
+    if found is not None:
+        return Outcome(problem.id, *found)
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
+            return Outcome(problem.id, *child.submit(_build, problem, device, policy, beside_others).result())
+    except InputError as error:
+        return Outcome(problem.id, None, (), str(error))
+    except MemoryError as error:
+        if beside_others:
+            raise _Crowded from error
+        return Outcome(problem.id, None, (), str(error))
+    except BrokenProcessPool:
+        return Outcome(problem.id, None, (), "the process that built it was ended (perhaps for lack of memory)")
+
+
+def _build(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Built:
+    """In the child: the suite, stored unless memory was short and the others are to blame."""
+    if beside_others:
+        torch.set_num_threads(1)
+
+    def build() -> Built:
+        built = build_default_suite(problem, device, policy)
+        if beside_others and _short_of_memory(built):
+            raise _Crowded
+        return built
+
+    return cached(cache_key(problem, torch.device(device).type, policy.name), build)
+
+
+def _short_of_memory(built: Built) -> bool:
+    suite, rejected = built
+    entries = () if suite is None else (*suite.entries, *suite.reserves)
+    admitted = [Admission(item.entry, True, measured=m) for item in entries for m in item.measured]
+    return any(answer.short_of_memory for answer in (*rejected, *admitted))
