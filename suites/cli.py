@@ -165,7 +165,7 @@ def _build_folder(folder: Path, device: str, precision: str, out: Path | None, w
         def done(outcome: Outcome) -> None:
             outcomes[outcome.problem_id] = outcome
             if out is not None and outcome.suite is not None:
-                _write(out / f"{outcome.problem_id}.yaml", outcome.suite)
+                _write(out / f"{outcome.problem_id}.yaml", outcome.suite, folders=True)
             progress.update(task, advance=1, description=outcome.problem_id)
 
         build_many(problems, resolve_device(device), _policy(precision), workers, done)
@@ -207,9 +207,10 @@ def _state(outcome: "Outcome") -> tuple[str, str]:
     return ("one entry", ", ".join(gaps) or "no other is admitted") if len(entries) == 1 else ("built", ", ".join(gaps))
 
 
-def _write(path: Path, suite: Suite) -> None:
+def _write(path: Path, suite: Suite, folders: bool = False) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if folders:
+            path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(suite.to_yaml(), encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

@@ -95,5 +95,5 @@ def test_lack_of_memory_with_the_machine_to_itself_is_said(kernelward, folder: P
 def test_a_folder_without_problems_is_an_error(kernelward, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = kernelward(tmp_path / "empty")
-    assert done.exit_code != 0
-    assert "holds no .py files" in str(done.exception)
+    assert done.exit_code == 2
+    assert "holds no .py files" in done.output
