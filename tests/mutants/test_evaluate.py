@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from kernelward.mutants import evaluate
 from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
 from kernelward.mutants.matrix_schema import VARIANTS
@@ -76,6 +77,23 @@ def test_draws_worse_conditioned_than_the_gate_has_seen_are_drawn_again(uneven: 
     assert {float(d.inputs[1]) for d in draws} == {1.0}  # type: ignore[arg-type]
     plain = [evaluator.draw(problem, Question(Entry.make()), i) for i in range(12)]
     assert 1e5 in {float(d.inputs[1]) for d in plain}  # type: ignore[arg-type]
+
+
+def test_a_draw_that_was_dropped_is_the_same_when_it_is_made_again_and_is_not_examined_twice(
+    uneven: tuple[Problem, Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, measured = uneven
+    evaluator = Evaluator()
+    question = Question(Entry.make(), measured)
+    first = [evaluator.draw(problem, question, i) for i in range(12)]
+    asked = Question(Entry.make(), replace(measured, tolerance=(1e-2,)))
+    forgetful = Evaluator()
+    forgetful._draws.budget = 0
+    again = [forgetful.draw(problem, asked, i) for i in range(12)]
+    monkeypatch.setattr(evaluate, "draw_errors", lambda *_: pytest.fail("it was examined when it was chosen"))
+    third = [forgetful.draw(problem, question, i) for i in range(12)]
+    assert [d.seed for d in first] == [d.seed for d in again] == [d.seed for d in third]
+    assert all(torch.equal(a.inputs[0], b.inputs[0]) for a, b in zip(first, third, strict=True))
 
 
 def test_official_draws_are_what_they_are(uneven: tuple[Problem, Measured]) -> None:

@@ -52,6 +52,23 @@ def test_the_least_recently_used_goes_first_and_the_budget_holds() -> None:
     assert cache.get("b", lambda: "again") == "again"
 
 
+def test_what_is_asked_for_in_rounds_is_kept_as_far_as_it_fits() -> None:
+    cache: SingleFlight[str] = SingleFlight(10, len, lambda key: str(key)[0])
+    computed: list[str] = []
+
+    def ask(key: str) -> None:
+        cache.get(key, lambda: computed.append(key) or "four")
+
+    for _ in range(3):
+        for key in ("p1", "p2", "p3"):
+            ask(key)
+    assert computed == ["p1", "p2", "p3", "p3", "p3"]
+    for key in ("q1", "q2", "q1", "q2"):
+        ask(key)
+    assert computed[5:] == ["q1", "q2"], "another group takes the room"
+    assert cache.nbytes == 8
+
+
 def test_what_is_larger_than_the_budget_is_handed_out_and_not_kept() -> None:
     cache: SingleFlight[str] = SingleFlight(10, len)
     cache.get("small", lambda: "x")

@@ -1,0 +1,84 @@
+"""Which cells of a mutant's row are filled."""
+
+from collections.abc import Iterator
+
+import pytest
+from kernelward.mutants.evaluate import SEEDS, Evaluator, Question
+from kernelward.mutants.measure import SAMPLE, Asked, Official, in_sample, measure_mutant
+from kernelward.mutants.mutant import Mutant
+from kernelward.suites.entry import Entry
+from kernelward.suites.problem import Problem, problem_from_source
+from kernelward.suites.validity import Measured, admit
+
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+rows = 8
+def get_inputs():
+    return [torch.randn(rows, 33)]
+def get_init_inputs():
+    return []
+"""
+KERNEL = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return {}
+"""
+RIGHT, WRONG = "torch.relu(x)", "x"
+SMALL, LARGE = Entry.make("normal", constants={"rows": 9}), Entry.make("normal")
+OFFICIAL = tuple(Entry.make("own", draw=i) for i in range(2))
+SAMPLED = next(str(i) for i in range(100) if in_sample(str(i)))
+OTHER = next(str(i) for i in range(100) if not in_sample(str(i)))
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Evaluator]:
+    """One evaluator for all tests."""
+    with Evaluator() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def problem() -> Problem:
+    return problem_from_source(PROBLEM, "relu")
+
+
+def asked_of(running: Evaluator, problem: Problem, id: str, answer: str, costly: bool = True) -> dict[int, int]:
+    """Draws by the entry's row id: 1 small, 2 large, 10 and 11 official."""
+
+    def measured(entry: Entry) -> Measured | None:
+        return admit(problem, entry, seeds=2).measured
+
+    pool = (Asked(2, Question(LARGE, measured(LARGE)), costly), Asked(1, Question(SMALL, measured(SMALL))))
+    official = Official(tuple(Asked(10 + i, Question(e, None, "plain"), costly) for i, e in enumerate(OFFICIAL)), 1e-2)
+    mutant = Mutant(id, "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(answer))
+    found = measure_mutant(running, problem, mutant, pool, (official,), ())
+    assert not found.broken
+    return {entry: cell.seeds for entry, cell in found.cells}
+
+
+@pytest.mark.parametrize(
+    ("id", "answer", "expected"),
+    [
+        (SAMPLED, WRONG, {1: SEEDS, 2: SEEDS, 10: 1}),
+        (SAMPLED, RIGHT, {1: 1, 2: 1, 10: 1, 11: 1}),
+        (OTHER, WRONG, {1: SEEDS}),
+        (OTHER, RIGHT, {1: 1, 2: 1}),
+    ],
+)
+def test_costly_entries_are_for_a_sample_and_for_what_nothing_cheaper_shows(
+    running: Evaluator, problem: Problem, id: str, answer: str, expected: dict[int, int]
+) -> None:
+    assert asked_of(running, problem, id, answer) == expected
+
+
+def test_where_nothing_is_costly_every_mutant_is_put_to_everything(running: Evaluator, problem: Problem) -> None:
+    assert asked_of(running, problem, OTHER, WRONG, costly=False) == {1: SEEDS, 2: SEEDS, 10: 1}
+
+
+def test_the_sample_is_one_in_so_many() -> None:
+    taken = sum(in_sample(f"{i:016x}") for i in range(4000))
+    assert 4000 / SAMPLE * 0.9 < taken < 4000 / SAMPLE * 1.1
