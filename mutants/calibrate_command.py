@@ -14,6 +14,7 @@ from rich.table import Table
 from ..suites.devices import resolve_device
 from ..suites.errors import InputError
 from .calibrate import Calibrator
+from .calibrate_mutants import COSTLY_PHASE
 from .calibrate_plan import find_targets
 from .calibrate_suites import Chosen, write_suites
 from .calibrate_values import CalibrateOptions, Tally
@@ -69,7 +70,7 @@ class _Bars:
         if phase not in self._tasks:
             self._tasks[phase] = self._progress.add_task(phase, total=total, rate="")
         rate = ""
-        if phase == "mutants" and self.calibrator is not None:
+        if phase in ("mutants", COSTLY_PHASE) and self.calibrator is not None:
             rate = f"{self.calibrator.rate:.0f} evaluations/s, {self.calibrator.left_s:.0f} s left"
         self._progress.update(self._tasks[phase], completed=done, total=total, rate=rate)
 

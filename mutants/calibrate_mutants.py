@@ -1,4 +1,9 @@
-"""The last phase of a calibration: mutants are screened by compiled code, then put to the entries."""
+"""The last phase of a calibration: mutants are screened by compiled code, then put to the entries.
+
+Where a problem has costly entries (`Asked.costly`, on a GPU), they have a stage of their own after the others. Kernels
+that run for a tenth of a second hold up whatever else wants the device: beside them a call at a small shape took 65 ms
+instead of 5 (13 lanes on one H200), and whole rows at a time came to 9 evaluations a second.
+"""
 
 import contextlib
 import threading
@@ -10,28 +15,32 @@ from typing import Any
 
 from ..reward.sandbox.failure import ChildFailure
 from ..suites.problem import Problem
-from .calibrate_plan import ordered, questions_hash
-from .calibrate_values import Run, Work
+from .calibrate_plan import Questions, ordered, questions_hash
+from .calibrate_values import Budget, PartOfBudget, Report, Run, Work
 from .done import as_done
 from .evaluate import CellResult
 from .interactions import members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
-from .measure import measure_mutant
+from .measure import in_sample, measure_mutant
 from .mutant import Backend, Mutant, Substrate, generate
 from .screens import Screener, ScreenError
 from .turns import Turns
 from .withdraw import renewed_mutants, withdraw_substrates
 
 BATCH = 6  # mutants of one substrate that are screened and measured in one go
+CHEAP_SHARE = 0.65  # of the time, for what every mutant is put to, where there are costly entries as well
+COSTLY_PHASE = "costly entries"
 
 
 @dataclass(slots=True)
 class _Queue:
     """The mutants of one substrate that are still to be done; `seen` maps hashes of compiled code to ids, `pairs`
-    interactions to their members."""
+    interactions to their members, `asked` is what they are put to now, `more` says that costly entries come later."""
 
     work: Work
+    asked: Questions
+    more: bool
     substrate_id: int
     substrate: Substrate
     mutants: list[Mutant]
@@ -53,8 +62,10 @@ class Mutants:
         self._lanes = lanes
         self._environment = environment
         self._began = time.monotonic()
-        self._total = 0
         self._lock = threading.Lock()
+        self._made: dict[int, tuple[list[Mutant], dict[str, tuple[str, str]]]] = {}
+        self._taken: set[str] = set()
+        self._current: set[str] = set()
 
     @property
     def rate(self) -> float:
@@ -67,55 +78,73 @@ class Mutants:
         Each lane takes one problem after the other, each for its part of the time, so that what was drawn for a
         problem serves all of its mutants; the substrates of a problem take turns.
         """
+        self._began = time.monotonic()
+        budget = self._run.budget
+        both = any(_stages(work) == (True, True) for work in works)
+        while True:
+            waiting = self._stage(works, PartOfBudget(budget, CHEAP_SHARE) if both else budget, costly=False)
+            waiting += self._stage(works, budget, costly=True)
+            if not waiting or budget.spent:
+                break
+        self._run.tally.waiting = waiting
+        self._run.tally.out_of_time = waiting > 0
+
+    def _stage(self, works: Sequence[Work], budget: Budget | PartOfBudget, costly: bool) -> int:
+        """One stage, until the budget is spent or it is done; returns how many mutants wait."""
         run = self._run
-        problems = [own for work in works if (own := [q for q in self._queues(work) if q.mutants])]
+        problems = [own for work in works if (own := [q for q in self._queues(work, costly) if q.mutants])]
+        if costly and not problems:
+            return 0
         if len(problems) < self._lanes.count:
             problems = [[queue] for own in problems for queue in own]
-        turns = Turns(problems, self._lanes.count, run.budget)
+        turns = Turns(problems, self._lanes.count, budget)
         backends = {queue.substrate.backend for own in problems for queue in own}
-        self._total = turns.mutants
-        self._began = time.monotonic()
-        run.report("mutants", 0, self._total)
+        progress = _Progress(run.report, COSTLY_PHASE if costly else "mutants", turns.mutants)
         with contextlib.ExitStack() as stack:
             screeners = {backend: stack.enter_context(Screener(backend)) for backend in backends}
             executor = stack.enter_context(ThreadPoolExecutor(self._lanes.count, thread_name_prefix="mutants"))
             try:
-                jobs = [executor.submit(self._lane, lane, turns, screeners) for lane in range(self._lanes.count)]
+                lanes = range(self._lanes.count)
+                jobs = [executor.submit(self._lane, lane, turns, screeners, progress) for lane in lanes]
                 for job in as_done(jobs):
                     job.result()
             finally:
                 turns.end()
-        run.tally.waiting = turns.mutants
-        run.tally.out_of_time = turns.mutants > 0
+        return turns.mutants
 
-    def _lane(self, lane: int, turns: Turns[_Queue], screeners: Mapping[Backend, Screener]) -> None:
+    def _lane(
+        self, lane: int, turns: Turns[_Queue], screeners: Mapping[Backend, Screener], progress: "_Progress"
+    ) -> None:
         while (turn := turns.take()) is not None:
             queues, until = turn
             while queues and turns.go_on(until):
                 queue = queues.pop(0)
-                self._done(self._batch(screeners[queue.substrate.backend], queue, lane))
+                batch = queue.mutants[:BATCH]
+                count = self._batch(screeners[queue.substrate.backend], queue, lane)
+                with self._lock:
+                    self._taken.update(m.id for m in batch[:count])
+                    self._run.tally.mutants = len(self._taken)
+                    progress.add(count)
                 if queue.mutants:
                     queues.append(queue)
             turns.give_back(queues)
 
-    def _done(self, mutants: int) -> None:
-        with self._lock:
-            self._run.tally.mutants += mutants
-            self._run.report("mutants", self._run.tally.mutants, self._total)
-
-    def _queues(self, work: Work) -> Iterator[_Queue]:
+    def _queues(self, work: Work, costly: bool) -> Iterator[_Queue]:
+        """What a stage has to do for a problem."""
         matrix, options, tally = self._run.matrix, self._run.options, self._run.tally
-        if options.renew:
+        has_cheap, has_costly = _stages(work)
+        if costly and not has_costly:
+            return
+        if options.renew and not costly:
             there = (*work.target.substrates, *work.target.guests)
             withdraw_substrates(matrix, work.target.problem, {s.hash for s in there})
         asked = matrix.asked(work.problem_id)
         rows = {row.uid: (id, row) for id, row in matrix.mutants(work.problem_id).items()}
-        wanted = questions_hash(work.questions)
+        whole, part = questions_hash(work.questions), questions_hash(work.questions.cheap)
         for id, substrate in (*work.substrates.items(), *work.guests.items()):
             here = matrix.add_environment(self._environment(substrate.backend))
             try:
-                pairs = members(substrate)
-                made = members_first(ordered(generate(substrate)), pairs)
+                made, pairs = self._mutants_of(id, substrate)
             except ValueError as error:  # a policy's kernel, in a text that is not taken apart here
                 tally.quarantined[substrate.name] = f"no mutants: {error}"
                 continue
@@ -129,12 +158,26 @@ class Mutants:
             for mutant in chosen:
                 row_id, row = rows.get(mutant.id, (0, None))
                 counts = row is None or row.state in ("generated", "ready")
-                tally.current += counts
-                if row is None or row.state == "generated" or (counts and asked.get((row_id, here)) != wanted):
+                if counts:
+                    self._current.add(mutant.id)
+                known = asked.get((row_id, here))
+                # two faults at once are judged by what the official check says of each
+                late = not has_cheap or (mutant.family == "interaction" and _official_is_costly(work))
+                stage = has_costly and (late or known == part)
+                if counts and known != whole and stage == costly:
                     todo.append(mutant)
+            tally.current = len(self._current)
             seen = {row.code_hash: row.uid for _, row in rows.values() if row.substrate == id and row.state == "ready"}
             origin: Origin = "bank" if id in work.guests else "substrate"
-            yield _Queue(work, id, substrate, todo, seen, here, origin, pairs)
+            questions = work.questions if costly else work.questions.cheap
+            yield _Queue(work, questions, not costly and has_costly, id, substrate, todo, seen, here, origin, pairs)
+
+    def _mutants_of(self, id: int, substrate: Substrate) -> tuple[list[Mutant], dict[str, tuple[str, str]]]:
+        """A substrate's mutants in their order, and the members of its interactions."""
+        if id not in self._made:
+            pairs = members(substrate)
+            self._made[id] = members_first(ordered(generate(substrate)), pairs), pairs
+        return self._made[id]
 
     def _batch(self, screener: Screener, queue: _Queue, lane: int) -> int:
         """Screen and measure the next mutants of a substrate; returns how many."""
@@ -180,7 +223,7 @@ class Mutants:
     def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem, lane: int) -> None:
         run = self._run
         done = {(c.entry, c.variant) for c in run.matrix.cells(id) if c.environment == queue.environment}
-        questions = queue.work.questions
+        questions = queue.asked
         for attempt in range(2):
             try:
                 asked = questions.pool, questions.official
@@ -194,8 +237,33 @@ class Mutants:
         if found.broken and not cells and not done:  # valid CUDA that this engine cannot run: no mutant here
             run.matrix.set_mutant_state(id, "excluded", how="engine")
             return
-        run.matrix.put_row(id, queue.environment, questions_hash(questions), cells)
+        shown = any(result.killed for _, result in found.cells)
+        later = queue.more and (not shown or in_sample(mutant.id))  # the costly entries are for it as well
+        answered = questions if later else queue.work.questions
+        run.matrix.put_row(id, queue.environment, questions_hash(answered), cells)
         run.evaluated(len(cells))
+
+
+class _Progress:
+    """Of one stage; not thread-safe."""
+
+    def __init__(self, report: Report, phase: str, total: int) -> None:
+        self._report, self._phase, self._total, self._done = report, phase, total, 0
+        report(phase, 0, total)
+
+    def add(self, count: int) -> None:
+        self._done += count
+        self._report(self._phase, self._done, self._total)
+
+
+def _stages(work: Work) -> tuple[bool, bool]:
+    """Whether a problem has entries for every mutant, and entries for a sample."""
+    questions = work.questions
+    return bool(questions.cheap.pool), questions.cheap != questions
+
+
+def _official_is_costly(work: Work) -> bool:
+    return any(group.costly for group in work.questions.official)
 
 
 def _row(mutant: Mutant, queue: _Queue) -> MutantRow:

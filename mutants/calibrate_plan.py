@@ -4,8 +4,9 @@ import contextlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 from ..suites.draw import entry_bytes
 from ..suites.entry import Entry
@@ -95,6 +96,12 @@ class Questions:
 
     pool: tuple[Asked, ...]
     official: tuple[Official, ...]
+
+    @property
+    def cheap(self) -> Self:
+        """Those that every mutant is put to, and first of all."""
+        pool = tuple(a for a in self.pool if not a.costly)
+        return replace(self, pool=pool, official=tuple(g for g in self.official if not g.costly))
 
 
 def questions_hash(questions: Questions) -> str:

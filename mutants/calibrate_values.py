@@ -136,6 +136,29 @@ class Budget:
         return False
 
 
+class PartOfBudget:
+    """The first part of what is left of a budget.
+
+    Args:
+        budget: of which.
+        share: how much of what is left now.
+    """
+
+    def __init__(self, budget: Budget, share: float) -> None:
+        self._budget = budget
+        self._kept = (1.0 - share) * budget.left_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds of the part that are left."""
+        return max(0.0, self._budget.left_s - self._kept)
+
+    @property
+    def spent(self) -> bool:
+        """Whether nothing of it is left."""
+        return self.left_s <= 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One calibration, as its phases see it; they may use it from several threads."""

@@ -44,6 +44,11 @@ class Official:
     asked: tuple[Asked, ...]
     loosest: float
 
+    @property
+    def costly(self) -> bool:
+        """Whether only a sample of mutants is put to them."""
+        return any(asked.costly for asked in self.asked)
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -77,7 +82,7 @@ def measure_mutant(
         try:
             _ask_pool(run, pool, done, found, all_of_them)
             for group in official:
-                if all_of_them or not any(asked.costly for asked in group.asked):
+                if all_of_them or not group.costly:
                     _ask_official(run, group, done, found)
         except KernelBroken as error:
             broken = str(error)

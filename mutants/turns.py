@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence, Sized
 from typing import Generic, Protocol, TypeVar
 
-from .calibrate_values import Budget
+from .calibrate_values import Budget, PartOfBudget
 
 LEAST_TURN_S = 10.0
 
@@ -34,7 +34,7 @@ class Turns(Generic[Q]):
         budget: the time.
     """
 
-    def __init__(self, problems: Sequence[list[Q]], lanes: int, budget: Budget) -> None:
+    def __init__(self, problems: Sequence[list[Q]], lanes: int, budget: Budget | PartOfBudget) -> None:
         self._waiting: list[list[Q]] = []
         self._next_round = list(problems)
         self._part_s = 0.0

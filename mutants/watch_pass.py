@@ -175,7 +175,9 @@ class _Publisher:
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Of the calibration: publishes when the mutants begin, and now and then while they are measured."""
-        if phase == "mutants" and (done == 0 or time.monotonic() - self._published > PUBLISH_S):
+        from .calibrate_mutants import COSTLY_PHASE
+
+        if phase in ("mutants", COSTLY_PHASE) and (done == 0 or time.monotonic() - self._published > PUBLISH_S):
             self._publish(total - done)
             self._told()
 

@@ -10,7 +10,7 @@ import torch
 
 from .defaults import build_default_suite
 from .errors import InputError
-from .problem import Problem
+from .problem import Problem, is_out_of_memory
 from .suite import Suite
 from .suite_cache import Built, cache_key, cached, stored
 from .tolerance import TolerancePolicy
@@ -80,14 +80,16 @@ def _outcome(problem: Problem, device: str, policy: TolerancePolicy, beside_othe
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
             return Outcome(problem.id, *child.submit(_build, problem, device, policy, beside_others).result())
+    except _Crowded:
+        raise
     except InputError as error:
-        return Outcome(problem.id, None, (), str(error))
-    except MemoryError as error:
-        if beside_others:
-            raise _Crowded from error
         return Outcome(problem.id, None, (), str(error))
     except BrokenProcessPool:
         return Outcome(problem.id, None, (), "the process that built it was ended (perhaps for lack of memory)")
+    except Exception as error:  # whatever it was, it costs this problem alone, and is said
+        if beside_others and is_out_of_memory(error):
+            raise _Crowded from error
+        return Outcome(problem.id, None, (), f"{type(error).__name__}: {error}")
 
 
 def _build(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Built:

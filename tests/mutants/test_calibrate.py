@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernelward.mutants import calibrate_plan
 from kernelward.mutants.calibrate import Calibrator
 from kernelward.mutants.calibrate_command import folders_and_ids, run_calibrate, seconds_of
+from kernelward.mutants.calibrate_mutants import COSTLY_PHASE
 from kernelward.mutants.calibrate_plan import find_targets, ordered
 from kernelward.mutants.calibrate_pools import CLEAN_RUN
 from kernelward.mutants.calibrate_values import CalibrateOptions, Tally
 from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.measure import in_sample
 from kernelward.mutants.mutant import FAMILIES, Edit, Operator, Site, Tree, generate
 from kernelward.mutants.replay_command import run_replay
 from kernelward.mutants.substrates import list_substrates
@@ -129,6 +132,46 @@ def test_it_fills_a_matrix_from_which_our_entries_detect_more_than_the_official_
     ours, official = report.get("kernelward@3").ours, report.get("kernelbench").ours
     assert ours.detected >= official.detected
     assert ours.unknown == official.unknown == 0
+
+
+def test_costly_entries_come_last_and_change_no_cell(
+    first: tuple[Tally, CalibrateOptions], world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whole = first
+    with Matrix(whole.matrix_path) as matrix:
+        entries = {row.uid: row.bytes for row in matrix.entries(next(iter(matrix.problems()))).values() if row.bytes}
+        declared = entries["own-c37b4e998be4"]
+        expected = _cells(matrix)
+    monkeypatch.setattr(calibrate_plan, "_costly", lambda _device_class, size: size >= declared)
+    how = options(world, tmp_path / "out", per_substrate=8)
+    seen: list[tuple[str, int, int]] = []
+    with Matrix(how.matrix_path) as matrix:
+        tally = Calibrator(how, matrix, lambda *step: seen.append(step)).run()
+        cells = _cells(matrix)
+        assert Calibrator(how, matrix, lambda *_: None).run().evaluations == 0, "nothing is left"
+    assert tally.waiting == 0
+    assert tally.mutants == tally.current == 8
+    assert cells.items() <= expected.items()
+    phases = [phase for phase, _, _ in seen if phase in ("mutants", COSTLY_PHASE)]
+    assert phases == sorted(phases, key=["mutants", COSTLY_PHASE].index)
+    rows: dict[str, set[str]] = {}
+    for mutant, entry in cells:
+        rows.setdefault(mutant, set()).add(entry)
+    for mutant, asked in rows.items():
+        cheap = {e for e in asked if entries[e] < declared}
+        assert cheap
+        shown = any(cells[mutant, e] not in ("pass", "refused") for e in cheap)
+        assert (asked == cheap) is (shown and not in_sample(mutant))
+        if in_sample(mutant):
+            assert asked == {entry for id, entry in expected if id == mutant}
+
+
+def _cells(matrix: Matrix) -> dict[tuple[str, str], str]:
+    """Mutant and entry -> class."""
+    query = (
+        "SELECT m.uid, e.uid, c.class FROM cells c JOIN mutants m ON m.id = c.mutant JOIN entries e ON e.id = c.entry"
+    )
+    return {(mutant, entry): cls for mutant, entry, cls in matrix.query(query)}
 
 
 def test_a_planted_wrong_substrate_is_quarantined_and_has_no_mutants(first: tuple[Tally, CalibrateOptions]) -> None:
