@@ -141,13 +141,13 @@ def test_costly_entries_come_last_and_change_no_cell(
     with Matrix(whole.matrix_path) as matrix:
         entries = {row.uid: row.bytes for row in matrix.entries(next(iter(matrix.problems()))).values() if row.bytes}
         declared = entries["own-c37b4e998be4"]
-        expected = _cells(matrix)
+        expected = _classes(matrix)
     monkeypatch.setattr(calibrate_plan, "_costly", lambda _device_class, size: size >= declared)
     how = options(world, tmp_path / "out", per_substrate=8)
     seen: list[tuple[str, int, int]] = []
     with Matrix(how.matrix_path) as matrix:
         tally = Calibrator(how, matrix, lambda *step: seen.append(step)).run()
-        cells = _cells(matrix)
+        cells = _classes(matrix)
         assert Calibrator(how, matrix, lambda *_: None).run().evaluations == 0, "nothing is left"
     assert tally.waiting == 0
     assert tally.mutants == tally.current == 8
@@ -166,7 +166,7 @@ def test_costly_entries_come_last_and_change_no_cell(
             assert asked == {entry for id, entry in expected if id == mutant}
 
 
-def _cells(matrix: Matrix) -> dict[tuple[str, str], str]:
+def _classes(matrix: Matrix) -> dict[tuple[str, str], str]:
     """Mutant and entry -> class."""
     query = (
         "SELECT m.uid, e.uid, c.class FROM cells c JOIN mutants m ON m.id = c.mutant JOIN entries e ON e.id = c.entry"

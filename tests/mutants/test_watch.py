@@ -113,6 +113,7 @@ def test_what_an_edit_made_stale_is_worked_on_without_rests_until_it_is_measured
     state = State(number=1)
     assert state.urgency((), 0.0) == {"eager": True, "awaited": True}
     state.measured(stale=500)
+    state.number = 2
     assert state.urgency((), 60.0) == {"eager": False, "awaited": False}, "the backlog at the start waits"
     assert state.urgency(("bank", "operators"), 100.0) == {"eager": True, "awaited": True}
     state.measured(stale=7)
