@@ -26,7 +26,7 @@ class WatchOptions:
         workers: kernels judged at one time; 2 on a CPU, 8 on a GPU.
         backends: of the substrates.
         per_substrate: at most so many new mutants of each.
-        budget_s: seconds a pass measures mutants for.
+        budget_s: seconds a pass measures mutants for; rests come on top (`watch_pass.with_rests`).
         nice: of a pass, its session and all that it starts (`watch_priority`).
         poll_s: between two looks at the files.
         parent: process id; the watcher ends when that is not its parent any more.

@@ -2,12 +2,13 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.watch_options import WatchOptions
-from kernelward.mutants.watch_pass import run_pass
+from kernelward.mutants.watch_pass import run_pass, with_rests
 from kernelward.mutants.watch_publish import append_history, read_coverage
 from kernelward.reward.bank import BankedKernel, KernelBank
 from watched import DECLARED, DENSE, KERNEL, NEW, Watched
@@ -53,6 +54,18 @@ def again(watched: Watched, bank: Path | None = None) -> dict:
 def ready(watched: Watched) -> int:
     with Matrix(watched.out / "matrix.sqlite") as matrix:
         return len(matrix.mutants(state="ready"))
+
+
+def test_a_pass_that_rests_works_for_as_many_seconds_as_one_that_does_not() -> None:
+    options, pace = with_rests(WatchOptions(out=Path("out"), budget_s=10.0))
+    pace()
+    worked = time.monotonic()
+    while time.monotonic() - worked < 0.2:
+        pass
+    rested = time.monotonic()
+    pace()
+    share = 0.2 / (0.2 + time.monotonic() - rested)
+    assert options.budget_s * share == pytest.approx(10.0, rel=0.2)
 
 
 def test_nothing_changed_evaluates_nothing_and_publishes(watched: Watched) -> None:
