@@ -19,7 +19,7 @@ from .calibrate_plan import Questions, ordered, questions_hash
 from .calibrate_values import Budget, PartOfBudget, Report, Run, Work
 from .done import as_done
 from .evaluate import CellResult
-from .interactions import members, members_first, of_families, survive_alone
+from .interactions import all_asked, members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
 from .measure import in_sample, measure_mutant
@@ -157,12 +157,15 @@ class Mutants:
             todo = []
             for mutant in chosen:
                 row_id, row = rows.get(mutant.id, (0, None))
-                counts = row is None or row.state in ("generated", "ready")
+                # two faults at once are judged by what the official check says of each, which here a sample is put to
+                pair = pairs[mutant.id] if mutant.family == "interaction" and _official_is_costly(work) else ()
+                counts = (row is None or row.state in ("generated", "ready")) and all(map(in_sample, pair))
                 if counts:
                     self._current.add(mutant.id)
-                known = asked.get((row_id, here))
-                # two faults at once are judged by what the official check says of each
-                late = not has_cheap or (mutant.family == "interaction" and _official_is_costly(work))
+                if not all(asked.get((rows.get(member, (0, None))[0], here)) for member in pair):
+                    continue  # they come first
+                known = None if row is None or row.state == "generated" else asked.get((row_id, here))
+                late = not has_cheap or bool(pair)
                 stage = has_costly and (late or known == part)
                 if counts and known != whole and stage == costly:
                     todo.append(mutant)
@@ -203,8 +206,11 @@ class Mutants:
         if mutant.family != "interaction":
             return True
         matrix, groups = self._run.matrix, queue.work.questions.official
-        if survive_alone(matrix, queue.pairs[mutant.id], [a.id for a in groups[0].asked] if groups else []):
+        official = [a.id for a in groups[0].asked] if groups else []
+        if survive_alone(matrix, queue.pairs[mutant.id], official):
             return True
+        if _official_is_costly(queue.work) and not all_asked(matrix, queue.pairs[mutant.id], official):
+            return False  # a member met a fault of ours: the pair waits as well
         matrix.set_mutant_state(id, "excluded", how="members")
         return False
 
@@ -222,12 +228,14 @@ class Mutants:
 
     def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem, lane: int) -> None:
         run = self._run
-        done = {(c.entry, c.variant) for c in run.matrix.cells(id) if c.environment == queue.environment}
+        there = [c for c in run.matrix.cells(id) if c.environment == queue.environment]
+        done = {(c.entry, c.variant) for c in there}
+        before = any(c.variant == "strict" and c.outcome not in ("pass", "refused") for c in there)
         questions = queue.asked
         for attempt in range(2):
             try:
                 asked = questions.pool, questions.official
-                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done)
+                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done, before)
                 break
             except ChildFailure as failure:
                 if attempt:
@@ -237,7 +245,7 @@ class Mutants:
         if found.broken and not cells and not done:  # valid CUDA that this engine cannot run: no mutant here
             run.matrix.set_mutant_state(id, "excluded", how="engine")
             return
-        shown = any(result.killed for _, result in found.cells)
+        shown = before or any(result.killed for _, result in found.cells)
         later = queue.more and (not shown or in_sample(mutant.id))  # the costly entries are for it as well
         answered = questions if later else queue.work.questions
         run.matrix.put_row(id, queue.environment, questions_hash(answered), cells)

@@ -78,6 +78,20 @@ def of_families(
     return [mutant for mutant in mutants if mutant.id in wanted]
 
 
+def all_asked(matrix: Matrix, ids: Collection[str], official: Collection[int]) -> bool:
+    """Whether each of these mutants was put to some of the official check's draws, or is none that counts.
+
+    Args:
+        ids: content ids of mutants.
+        official: matrix ids of the official check's entries.
+    """
+    for id in ids:
+        row = matrix.query("SELECT id FROM mutants WHERE uid = ? AND state = 'ready'", (id,))
+        if row and not any(c.entry in official for c in matrix.cells(row[0][0])):
+            return False
+    return True
+
+
 def survive_alone(matrix: Matrix, ids: Collection[str], official: Collection[int]) -> bool:
     """Whether each of these mutants was put to the official check's draws and passed them.
 

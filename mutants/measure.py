@@ -5,8 +5,8 @@ each. Entries of an official protocol are asked in its order up to the first tha
 protocol stops there too.
 
 On a GPU cells of many megabytes take most of the time. One mutant in four, by the hash of its id, is put to all
-of them; the others only to those of the pool, and only where no cheaper entry shows them wrong, so every mutant's fate
-is decided and what official protocols detect is counted on a fair sample.
+of them; the others only to those of the pool, and only where no cheaper entry shows them wrong. So the pool decides the
+fate of every mutant, and what official protocols detect is counted on a fair sample.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -65,6 +65,7 @@ def measure_mutant(
     pool: Sequence[Asked],
     official: Iterable[Official],
     done: CellsDone,
+    shown: bool = False,
 ) -> Measured:
     """Ask what is missing.
 
@@ -72,6 +73,7 @@ def measure_mutant(
         pool: strict questions in the order in which they are asked: the cheapest first, grouped by shape.
         official: groups of plain questions.
         done: cells that are there already.
+        shown: whether one of those shows it wrong.
 
     Raises:
         ChildFailure: `infra_error`: nothing is known about the mutant.
@@ -80,7 +82,7 @@ def measure_mutant(
     broken, all_of_them = "", in_sample(mutant.id)
     with evaluator.open(mutant.source, mutant.backend, problem) as run:
         try:
-            _ask_pool(run, pool, done, found, all_of_them)
+            _ask_pool(run, pool, done, found, all_of_them, shown)
             for group in official:
                 if all_of_them or not group.costly:
                     _ask_official(run, group, done, found)
@@ -95,10 +97,15 @@ def in_sample(mutant: str) -> bool:
 
 
 def _ask_pool(
-    run: KernelRun, pool: Sequence[Asked], done: CellsDone, found: list[tuple[int, CellResult]], all_of_them: bool
+    run: KernelRun,
+    pool: Sequence[Asked],
+    done: CellsDone,
+    found: list[tuple[int, CellResult]],
+    all_of_them: bool,
+    shown: bool,
 ) -> None:
     for asked in sorted(pool, key=lambda a: a.costly):
-        if asked.costly and not all_of_them and any(cell.killed for _, cell in found):
+        if asked.costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
             return
         if (asked.id, asked.question.variant) not in done:
             cell = _cell(run, asked.question, SEEDS)

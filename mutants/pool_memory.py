@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..suites.code_version import code_version
 from ..suites.hashing import sha256_text, stable_hash
 from . import calibrate_plan, pool
 
@@ -52,4 +53,5 @@ def _key(name: Iterable[str]) -> str:
 @functools.cache
 def _code() -> str:
     modules = (pool.__file__, calibrate_plan.__file__)
-    return stable_hash([sha256_text(Path(module).read_text(encoding="utf-8")) for module in modules])
+    texts = [sha256_text(Path(module).read_text(encoding="utf-8")) for module in modules]
+    return stable_hash([*texts, code_version("shapes"), code_version("select"), code_version("generators")])

@@ -239,6 +239,13 @@ class _Publisher:
         return sum(k.backend in (*self.options.backends, "torch") for k in bank.kernels("new"))
 
 
+def _on_gpu(options: WatchOptions) -> bool:
+    """There a pass waits for the reward's lease instead, and what it shares with a trainer is not the cores."""
+    from ..suites.devices import resolve_device
+
+    return resolve_device(options.device).startswith("cuda")
+
+
 def with_rests(options: WatchOptions) -> tuple[WatchOptions, Pace]:
     """A pass that nobody waits for: as many seconds of work, with rests between them.
 
@@ -274,7 +281,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     try:
         pace = None
-        if options.nice and not request["awaited"]:
+        if options.nice and not request["awaited"] and not _on_gpu(options):
             options, pace = with_rests(options)
         result = run_pass(options, request["pass"], request["changed"], stopped, lambda: give_way(options.nice), pace)
     except InputError as error:

@@ -84,15 +84,15 @@ class SingleFlight(Generic[V]):
 
     def _keep(self, key: Hashable, value: V) -> None:
         size, own = self._size(value), self._group(key)
-        if size > self.budget:
+        others = [k for k in self._kept if self._group(k) != own]  # the least recently used first
+        if size > self.budget - self._bytes + sum(self._size(self._kept[k]) for k in others):
             return
-        for other in [k for k in self._kept if self._group(k) != own]:  # the least recently used first
+        for other in others:
             if self._bytes + size <= self.budget:
                 break
             self._bytes -= self._size(self._kept.pop(other))
-        if self._bytes + size <= self.budget:
-            self._kept[key] = value
-            self._bytes += size
+        self._kept[key] = value
+        self._bytes += size
 
 
 @dataclass(frozen=True, slots=True)

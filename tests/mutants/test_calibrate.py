@@ -166,6 +166,22 @@ def test_costly_entries_come_last_and_change_no_cell(
             assert asked == {entry for id, entry in expected if id == mutant}
 
 
+def test_a_mutant_that_came_back_is_counted_again_and_not_measured_twice(
+    first: tuple[Tally, CalibrateOptions], tmp_path: Path
+) -> None:
+    _, whole = first
+    shutil.copytree(whole.out, tmp_path / "out")
+    how = replace(whole, out=tmp_path / "out")
+    with Matrix(how.matrix_path) as matrix:
+        (problem,) = matrix.problems()
+        ready = matrix.mutants(problem, state="ready")
+        back = next(iter(ready))
+        matrix.set_mutant_state(back, "generated")  # as `renewed_mutants` leaves one that had been withdrawn
+        tally = Calibrator(how, matrix, lambda *_: None).run()
+        assert tally.evaluations == 0
+        assert matrix.mutants(problem, state="ready").keys() == ready.keys()
+
+
 def _classes(matrix: Matrix) -> dict[tuple[str, str], str]:
     """Mutant and entry -> class."""
     query = (

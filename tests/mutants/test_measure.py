@@ -75,6 +75,13 @@ def test_costly_entries_are_for_a_sample_and_for_what_nothing_cheaper_shows(
     assert asked_of(running, problem, id, answer) == expected
 
 
+def test_what_a_stored_cell_shows_counts_as_well(running: Evaluator, problem: Problem) -> None:
+    pool = (Asked(2, Question(LARGE, admit(problem, LARGE, seeds=2).measured), costly=True),)
+    mutant = Mutant(OTHER, "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(WRONG))
+    assert measure_mutant(running, problem, mutant, pool, (), {(1, "strict")}, shown=True).cells == ()
+    assert len(measure_mutant(running, problem, mutant, pool, (), {(1, "strict")}, shown=False).cells) == 1
+
+
 def test_where_nothing_is_costly_every_mutant_is_put_to_everything(running: Evaluator, problem: Problem) -> None:
     assert asked_of(running, problem, OTHER, WRONG, costly=False) == {1: SEEDS, 2: SEEDS, 10: 1}
 
