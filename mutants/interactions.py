@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
 from .matrix import Matrix
+from .matrix_schema import Cell
 from .mutant import Edit, Mutant, Substrate, mutant_id, parse_tree
 from .operators import operators_for
 
@@ -85,11 +86,8 @@ def all_asked(matrix: Matrix, ids: Collection[str], official: Collection[int]) -
         ids: content ids of mutants.
         official: matrix ids of the official check's entries.
     """
-    for id in ids:
-        row = matrix.query("SELECT id FROM mutants WHERE uid = ? AND state = 'ready'", (id,))
-        if row and not any(c.entry in official for c in matrix.cells(row[0][0])):
-            return False
-    return True
+    found = [_official_cells(matrix, id, official) for id in ids]
+    return all(cells is None or cells for cells in found)
 
 
 def survive_alone(matrix: Matrix, ids: Collection[str], official: Collection[int]) -> bool:
@@ -100,8 +98,13 @@ def survive_alone(matrix: Matrix, ids: Collection[str], official: Collection[int
         official: matrix ids of the official check's entries.
     """
     for id in ids:
-        row = matrix.query("SELECT id FROM mutants WHERE uid = ? AND state = 'ready'", (id,))
-        cells = [c for c in matrix.cells(row[0][0]) if c.entry in official] if row else []
+        cells = _official_cells(matrix, id, official)
         if not cells or any(c.margin > OFFICIAL_TOLERANCE or c.outcome in ("crash", "hang") for c in cells):
             return False
     return True
+
+
+def _official_cells(matrix: Matrix, id: str, official: Collection[int]) -> list[Cell] | None:
+    """What the official check's draws showed; None where no ready mutant has that id."""
+    row = matrix.query("SELECT id FROM mutants WHERE uid = ? AND state = 'ready'", (id,))
+    return [c for c in matrix.cells(row[0][0]) if c.entry in official] if row else None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from kernelward.mutants.interactions import members, members_first, of_families, survive_alone
+from kernelward.mutants.interactions import all_asked, members, members_first, of_families, survive_alone
 from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.matrix_schema import Cell, EntryRow, MutantRow, SubstrateRow
 from kernelward.mutants.mutant import Mutant, generate
@@ -76,3 +76,5 @@ def test_members_survive_alone_only_if_the_official_check_saw_both_pass(
                 [Cell(id, entry, here, "plain", 1, outcome if last else "pass", (0.1,), margin)]  # type: ignore[arg-type]
             )
         assert survive_alone(matrix, ("a" * 16, "b" * 16), [entry]) is alone
+        assert all_asked(matrix, ("a" * 16, "b" * 16), [entry]) is bool(margins), "not asked is not failed"
+        assert all_asked(matrix, ("c" * 16,), [entry]), "one that does not count is not waited for"
