@@ -144,6 +144,7 @@ def test_interrupting_a_run_is_exit_code_130_and_leaves_no_process(tmp_path: Pat
         text=True,
         env={**os.environ, "TEST_RUN": str(tmp_path)},
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     deadline = time.monotonic() + 200
     while len(processes_with(marker)) < 2:  # the command and its judge: the imports of the command are over
