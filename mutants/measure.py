@@ -4,9 +4,9 @@ The pool's entries are asked over one draw, and where that shows the mutant wron
 each. Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the
 protocol stops there too.
 
-On a GPU cells of many megabytes take most of the time. One mutant in four, by the hash of its id, is put to all
-of them; the others only to those of the pool, and only where no cheaper entry shows them wrong. So the pool decides the
-fate of every mutant, and what official protocols detect is counted on a fair sample.
+On a GPU one mutant in four, by the hash of its id, is put to entries of many megabytes; the others only to those of the
+pool, and only where no cheaper entry shows them wrong. So the pool decides the fate of every mutant, and what official
+protocols detect is counted on a fair sample.
 """
 
 from collections.abc import Collection, Iterable, Sequence
