@@ -24,6 +24,7 @@ from .watch_options import WatchOptions
 from .watch_priority import EAGER, EAGER_S, PATIENCE, UNAWAITED_SHARE, Pace, give_way
 
 PUBLISH_S = 20.0  # between two publications of one pass
+PUBLISH_RESTING_S = 60.0  # the same where nobody waits for it: each costs a third of a second of a core
 WRONG_INPUT, NO_RESULT = 2, 3
 
 
@@ -68,7 +69,8 @@ def run_pass(
         from .banked import with_guests
 
         targets = with_guests(targets, bank)
-    publisher = _Publisher(options, number, tuple(changed), bank, told)
+    every = PUBLISH_S if pace is None else PUBLISH_RESTING_S
+    publisher = _Publisher(options, number, tuple(changed), bank, told, every)
     targets = publisher.use_suites(targets, device)
     calibration = CalibrateOptions(
         targets=tuple(targets),
@@ -142,12 +144,14 @@ class _Publisher:
         changed: tuple[str, ...],
         bank: KernelBank | None,
         told: Callable[[], Any],
+        every: float,
     ) -> None:
         self.options = options
         self.number = number
         self.changed = changed
         self.bank = bank
         self._told = told
+        self._every = every
         self._host: Any = None
         self._published = 0.0
 
@@ -177,7 +181,7 @@ class _Publisher:
         """Of the calibration: publishes when the mutants begin, and now and then while they are measured."""
         from .calibrate_mutants import COSTLY_PHASE
 
-        if phase in ("mutants", COSTLY_PHASE) and (done == 0 or time.monotonic() - self._published > PUBLISH_S):
+        if phase in ("mutants", COSTLY_PHASE) and (done == 0 or time.monotonic() - self._published > self._every):
             self._publish(total - done)
             self._told()
 

@@ -11,7 +11,7 @@ first of all, takes stock at niceness 4 (29 %), which is five seconds of computi
 within a minute where all cores are busy.
 
 Priority decides who gets a core, and nothing else: of two virtual cores, a loop on one took 15 % longer while anything
-computed on the other. So a pass that nobody waits for works a sixth of the time (`Pace`).
+computed on the other. So a pass that nobody waits for works a tenth of the time (`Pace`).
 """
 
 import os
@@ -24,7 +24,7 @@ from ..reward.sandbox import linux
 
 NICE = 11
 EAGER = 4
-UNAWAITED_SHARE = 1 / 6  # of the time, of a pass that nobody waits for
+UNAWAITED_SHARE = 1 / 10  # of the time, of a pass that nobody waits for
 PATIENCE = 6.0  # times the limits of a kernel's calls: they count seconds on the wall, of which a pass gets a part
 EAGER_S = 30.0  # for so long at most, by the clock on the wall
 _LONGEST_REST_S = 10.0
