@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from kernelward.mutants import watch_priority
 from kernelward.mutants.watch_priority import Pace
 from kernelward.reward.cuda.toolchain import run_tool
 
@@ -72,6 +73,17 @@ def test_a_pace_rests_in_proportion_to_the_work_since_the_last_rest_until_it_is_
     began = time.monotonic()
     pace()
     assert time.monotonic() - began < 0.05
+
+
+def test_what_one_rest_does_not_make_up_for_is_rested_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_priority, "_LONGEST_REST_S", 0.1)
+    pace = Pace(1 / 4)
+    pace()
+    time.sleep(0.1)  # owes 0.3 s
+    began = time.monotonic()
+    for _ in range(5):  # of cells that take no time
+        pace()
+    assert 0.28 <= time.monotonic() - began < 0.5
 
 
 def test_niceness_zero_changes_nothing() -> None:
