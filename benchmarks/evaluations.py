@@ -1,13 +1,14 @@
 """(mutant, entry) evaluations per second on this machine, and where the time of an evaluation goes.
 
-    python benchmarks/evaluations.py [--device cpu] [--workers 2] [--problem ID ...] [--per-substrate 4] [--json FILE]
+    python benchmarks/evaluations.py [--device cpu] [--workers 2] [--problem ID ...] [--per-substrate 4] [--out DIR]
+                                     [--json FILE]
 
 An evaluation is a cell of the kill matrix: one mutant on one entry, over as many draws as a calibration asks, at the
 shapes that suites are made of. The mutants are the first of each substrate in a calibration's order, which is a fair
 sample by family. Zygote and truths are warm, as they are for all but the first mutants of a problem: a kernel that
 answers zero is put to every entry first. On a GPU each worker is a process that has its own substrates. Each mutant is
 compiled anew (a mark in its source keeps caches out), and its row is written to a matrix. What the gate measures before
-(`pools`) is no part of the figure.
+(`pools`) is no part of the figure; with --out, a later run of the same build does not ask it again.
 """
 
 import argparse
@@ -269,6 +270,7 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="folder of problems")
     parser.add_argument("--backend", action="append", help="cuda (the default) or triton; repeat")
     parser.add_argument("--per-substrate", type=int, default=4)
+    parser.add_argument("--out", type=Path, help="folder that keeps what the gate says; left out, nothing is kept")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     device = resolve_device(options.device)
@@ -278,7 +280,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         how = CalibrateOptions(
             targets,
-            Path(folder),
+            options.out or Path(folder),
             device=device,
             workers=workers,
             backends=tuple(options.backend or ("cuda",)),

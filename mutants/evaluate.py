@@ -50,7 +50,7 @@ LIMITS = Limits(run_s=10.0, build_s=20.0)
 LIMITS_GPU = Limits(run_s=30.0, build_s=30.0, load_s=120.0)
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
 #: The same for children in which CUDA reported an error. It would report it for whatever is asked of them later.
-GIVEN_UP = 30
+GIVEN_UP = 50
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.3, 2 << 30
@@ -197,7 +197,10 @@ class Evaluator:
         """The warm process of a mode, started when it is first needed."""
 
         def start() -> Zygote:
-            zygote = Zygote(mode, self.device)
+            # A CUDA context is made under locks that all processes of the machine share: eight at a time made 5 a
+            # second, and with one hardware queue each 13 (H200). No kernel here is timed, and CUDA promises no kernel
+            # that another one runs beside it.
+            zygote = Zygote(mode, self.device, spare=self.on_gpu, queues=1 if self.on_gpu else None)
             self._started.append(zygote)
             return zygote
 
@@ -286,6 +289,7 @@ class KernelRun:
         self.mode = host.mode(backend)
         self.deaths = 0
         self.given_up = 0
+        self._proved = False  # an entry showed a CUDA error in all of its draws
         self._session: ChildSession | None = None
         self._built: object = None
         self._room: tuple[int, contextlib.ExitStack] | None = None
@@ -323,6 +327,9 @@ class KernelRun:
     def cell(self, question: Question, draws: int = 1) -> CellResult | None:
         """Put one question, with that many draws or up to the first one that the kernel survives.
 
+        Once an entry showed a CUDA error in `SEEDS` draws, one more such error decides each later entry: it costs a
+        process, and is no matter of luck.
+
         Returns:
             None where it says nothing about the kernel (the engine here cannot run this dtype, for one).
 
@@ -349,6 +356,7 @@ class KernelRun:
 
     def _cell(self, question: Question, draws: int) -> CellResult | None:
         found: list[CellResult] = []
+        before = self.given_up
         for index in range(draws):
             if self.deaths > RESTARTS:
                 raise KernelBroken(f"it ended its process {self.deaths} times")
@@ -364,6 +372,9 @@ class KernelRun:
                 found.append(cell)
             if not found[-1].killed:
                 break  # a kill has to hold in every draw
+            if self._proved and self.given_up > before:
+                break
+        self._proved |= self.given_up - before == draws == SEEDS
         return merged(found)
 
     def _open(self, question: Question, draw: _Draw) -> ChildSession:

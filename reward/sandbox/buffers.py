@@ -5,7 +5,7 @@ import math
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -14,6 +14,7 @@ from .wire import DTYPE_NAMES, DTYPES, TensorRef, UnsupportedValueError
 
 ALIGN = 256
 GUARD = 4096  # bytes of pattern before, between and after tensors: a kernel that strays a little is noticed
+PAGE = {"cpu": mmap.PAGESIZE, "cuda": 2 << 20}  # what memory is mapped in; all that is mapped is guard or tensor
 
 
 class Buffer(Protocol):
@@ -69,6 +70,10 @@ class Layout:
 
     refs: tuple[TensorRef, ...]
     size: int
+
+    def padded(self, page: int) -> "Layout":
+        """The same places in a buffer of whole pages; the last guard reaches to its end."""
+        return replace(self, size=-(-self.size // page) * page)
 
     def guards(self) -> list[tuple[int, int]]:
         """Byte ranges that belong to no tensor."""
@@ -160,12 +165,22 @@ def fill(buffer: torch.Tensor, layout: Layout, tensors: Sequence[torch.Tensor], 
 
 def guards_intact(buffer: torch.Tensor, layout: Layout, pattern: int) -> bool:
     """Whether every guard byte still has the pattern."""
-    return all(bool((buffer[start:stop] == pattern).all()) for start, stop in layout.guards())
+    return _all([(buffer[start:stop] == pattern).all() for start, stop in layout.guards()])
 
 
-def unchanged(buffer: torch.Tensor, ref: TensorRef, tensor: torch.Tensor) -> bool:
-    """Whether the shared copy still equals the judge's own tensor, byte by byte (so NaN equals itself)."""
-    return torch.equal(region(buffer, ref), raw_bytes(tensor).to(buffer.device))
+def unchanged(buffer: torch.Tensor, refs: Sequence[TensorRef], tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether the shared copies still equal the judge's own tensors, byte by byte (so NaN equals itself)."""
+    pairs = [
+        (region(buffer, ref), raw_bytes(tensor).to(buffer.device)) for ref, tensor in zip(refs, tensors, strict=True)
+    ]
+    if buffer.device.type == "cpu":
+        return all(torch.equal(shared, own) for shared, own in pairs)
+    return _all([(shared == own).all() for shared, own in pairs])
+
+
+def _all(found: Sequence[torch.Tensor]) -> bool:
+    """Whether all of these hold. A device is waited for once: where processes share it, each wait costs them a turn."""
+    return not found or bool(torch.stack(list(found)).all())
 
 
 def take(buffer: torch.Tensor, ref: TensorRef) -> torch.Tensor:

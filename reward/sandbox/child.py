@@ -143,6 +143,7 @@ class Child:
     model: Any = None
     staged: list[tuple[Any, ...]] = field(default_factory=list)
     compilers: int = 0
+    shared: dict[str, Shared] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)  # frames are sent whole; counts `compilers`
 
     def serve(self) -> None:
@@ -197,7 +198,10 @@ class Child:
 
     def build(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Construct `ModelNew`, move it, and copy in the reference's parameters where names and shapes match."""
-        shared = Shared(fds[0], request["size"], self.device)
+        with self._mapped(request, fds) as (shared,):
+            return self._build(request, shared)
+
+    def _build(self, request: dict[str, Any], shared: Shared) -> dict[str, Any]:
         refs = [TensorRef.from_list(r) for r in request["tensors"]]
         arguments = decode_value(request["arguments"], lambda i: shared.tensor(refs[i]).clone(), self.device)
         state = {name: shared.tensor(refs[i]) for name, i in request["state"].items()}
@@ -211,20 +215,36 @@ class Child:
                 notes = load_state(model, state)
         self.model = model
         synchronize(self.device)
-        state.clear()
-        shared.close()
         return notes
 
     def run(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """One forward call: inputs from one buffer, outputs copied into the other."""
-        inputs = Shared(fds[0], request["sizes"][0], self.device)
-        outputs = Shared(fds[1], request["sizes"][1], self.device)
+        with self._mapped(request, fds) as (inputs, outputs):
+            try:
+                return self._forward(request, inputs, outputs)
+            finally:
+                self._poison(None, [])
+
+    @contextlib.contextmanager
+    def _mapped(self, request: dict[str, Any], fds: list[int]) -> Iterator[list[Shared]]:
+        """A call's buffers: mapped now, or since an earlier call; those that are not kept are unmapped at the end."""
+        places = request["buffers"]
+        fresh = iter(fds)
+        for place in places:
+            if not place["mapped"]:
+                self._unmap(place["slot"])
+                self.shared[place["slot"]] = Shared(next(fresh), place["size"], self.device)
         try:
-            return self._forward(request, inputs, outputs)
+            yield [self.shared[place["slot"]] for place in places]
         finally:
-            self._poison(None, [])
-            inputs.close()
-            outputs.close()
+            for place in places:
+                if not place["keep"]:
+                    self._unmap(place["slot"])
+
+    def _unmap(self, slot: str) -> None:
+        shared = self.shared.pop(slot, None)
+        if shared is not None:
+            shared.close()
 
     def stage(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map the buffers of a timed batch. Their inputs are not there yet."""

@@ -18,6 +18,7 @@ PASSED_ON = (
     "LANG",
     "CUDA_HOME",
     "CUDA_PATH",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
     "PYTHONPATH",
     "TMPDIR",
     "HOME",
@@ -27,7 +28,7 @@ PASSED_ON = (
 ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
-def environment(mode: str, device: str) -> dict[str, str]:
+def environment(mode: str, device: str, queues: int | None = None) -> dict[str, str]:
     """A zygote's environment: what finding libraries needs, nothing of the user's session."""
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env |= dict.fromkeys(ONE_THREAD, "1")
@@ -36,6 +37,8 @@ def environment(mode: str, device: str) -> dict[str, str]:
     env |= {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
     if mode == "triton-interpreter":
         env["TRITON_INTERPRET"] = "1"
+    if queues is not None:
+        env["CUDA_DEVICE_MAX_CONNECTIONS"] = str(queues)
     return env
 
 
@@ -50,7 +53,7 @@ def visible_device(device: str) -> str:
 
 
 def start_zygote(
-    mode: str, device: str, without: Collection[str] = ()
+    mode: str, device: str, without: Collection[str] = (), queues: int | None = None
 ) -> tuple[subprocess.Popen[bytes], socket.socket, int]:
     """Start a zygote; returns it, the judge's end of its control socket, and a memfd with its stderr.
 
@@ -66,7 +69,7 @@ def start_zygote(
     try:
         process = subprocess.Popen(
             command,
-            env=environment(mode, device),
+            env=environment(mode, device, queues),
             stdin=subprocess.DEVNULL,
             stdout=errors,
             stderr=errors,

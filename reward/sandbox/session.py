@@ -22,7 +22,7 @@ import torch
 from ..cuda.gaps import emulator_gap
 from ..triton.gaps import interpreter_gap
 from . import process
-from .arena import Arena
+from .arena import Arena, Slot
 from .buffers import OutputSpec
 from .conversation import Conversation
 from .failure import ChildFailure, Phase
@@ -56,6 +56,8 @@ class Zygote:
         without: layers of `isolation.LAYERS` to leave out.
         spare: have the next child made while the last one works. Its CUDA context takes 0.2 s to make and some hundred
             MiB of the device while it waits.
+        queues: of the hardware, for the CUDA context of a child; None = what the driver gives it, or
+            CUDA_DEVICE_MAX_CONNECTIONS says. With one, kernels of different streams wait for each other.
 
     Raises:
         ChildFailure: `infra_error` if it cannot be started.
@@ -68,8 +70,10 @@ class Zygote:
         isolation: Strictness = "best-effort",
         without: Collection[str] = (),
         spare: bool = False,
+        queues: int | None = None,
     ) -> None:
         self.mode = mode
+        self._queues = queues
         self._keeps_spare = spare
         self._spare: ChildSession | None = None
         self._making: threading.Thread | None = None
@@ -85,7 +89,7 @@ class Zygote:
     def _start(self) -> None:
         try:
             self._process, self._control, self._errors = process.start_zygote(
-                self.mode, str(self.device), self._without
+                self.mode, str(self.device), self._without, self._queues
             )
         except OSError as error:
             raise ChildFailure("infra_error", "zygote", str(error), "spawn") from None
@@ -243,6 +247,7 @@ class ChildSession:
         self.device = device
         self.limits = limits
         self._talk = Conversation(control, channel, limits.compiling(mode))
+        self._state, self._given, self._taken = (Slot(name, device) for name in ("state", "given", "taken"))
 
     def waits(self) -> bool:
         """Whether the child is there, with nothing asked of it."""
@@ -263,7 +268,8 @@ class ChildSession:
         return reply
 
     def _expect(self, *arenas: Arena) -> None:
-        self._talk.expect(sum(arena.layout.size for arena in arenas))
+        slots = {self._state, self._given, self._taken} | {arena.slot for arena in arenas}
+        self._talk.expect(sum(slot.size for slot in slots))
 
     def _raised(self, phase: Phase, reply: Mapping[str, Any]) -> ChildFailure:
         failure = described(phase, reply, self.device, self.limits)
@@ -338,11 +344,12 @@ class ChildSession:
             names = {name: len(tensors) + i for i, name in enumerate(state)}
             tensors.extend(state.values())
             self._refuse_half("build", [*(t.dtype for t in tensors), *([dtype] if dtype else [])])
-            arena = Arena.of_tensors(self.device, tensors)
+            arena = Arena.of_tensors(self.device, tensors, slot=self._state)
         with arena:
+            arena.synchronize()
             message = {
                 "op": "build",
-                "size": arena.layout.size,
+                "buffers": [arena.slot.described()],
                 "tensors": arena.references(),
                 "arguments": arguments,
                 "state": names,
@@ -350,7 +357,7 @@ class ChildSession:
                 "dtype": DTYPE_NAMES[dtype] if dtype is not None else None,
             }
             self._expect(arena)
-            reply = self._call("build", message, [arena.buffer.fd], self.limits.build_s)
+            reply = self._call("build", message, arena.slot.descriptors(), self.limits.build_s)
         missing, unexpected, mismatched = (checked_names(reply.get(k)) for k in ("missing", "unexpected", "mismatched"))
         return BuildReply(missing, unexpected, mismatched, time.monotonic() - started)
 
@@ -379,16 +386,17 @@ class ChildSession:
         with self._allocated("run"):
             arguments = encode_value(list(inputs), tensors)
             self._refuse_half("run", [*(t.dtype for t in tensors), *(o.dtype for o in outputs)])
-            given = Arena.of_tensors(self.device, tensors, poison)
+            given = Arena.of_tensors(self.device, tensors, poison, slot=self._given)
             try:
-                taken = Arena.of_outputs(self.device, outputs, poison)
+                taken = Arena.of_outputs(self.device, outputs, poison, slot=self._taken)
             except BaseException:
-                given.close()
+                self._given.close()
                 raise
         with given, taken:
+            taken.synchronize()
             message = {
                 "op": "run",
-                "sizes": [given.layout.size, taken.layout.size],
+                "buffers": [self._given.described(), self._taken.described()],
                 "tensors": given.references(),
                 "arguments": arguments,
                 "outputs": taken.references(),
@@ -398,7 +406,8 @@ class ChildSession:
             }
             self._expect(given, taken)
             started = time.monotonic()
-            reply = self._call("run", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
+            fds = [*self._given.descriptors(), *self._taken.descriptors()]
+            reply = self._call("run", message, fds, self.limits.run_s)
             seconds = time.monotonic() - started
             fault = fault_of(reply, "run")
             if fault is not None:
@@ -458,12 +467,14 @@ class ChildSession:
                         "outputs": taken_refs[k * len(outputs) : (k + 1) * len(outputs)],
                     }
                 )
+            taken.synchronize()
             message = {"op": "stage", "sizes": [given.layout.size, taken.layout.size], "calls": calls}
             self._expect(given, taken)
             self._call("time", message, [given.buffer.fd, taken.buffer.fd], self.limits.run_s)
             given.synchronize()
             started = time.perf_counter()
             given.write()
+            given.synchronize()
             reply = self._call("time", {"op": "go", "seed": seed}, [], self.limits.run_s)
             copies = taken.copies()
             taken.synchronize()
@@ -497,6 +508,8 @@ class ChildSession:
     def close(self) -> None:
         """End the candidate and everything it started; returns when it is gone."""
         self._talk.close()
+        for slot in (self._state, self._given, self._taken):
+            slot.close()
 
     def __enter__(self) -> Self:
         return self

@@ -36,7 +36,7 @@ TRIAL_S = 60.0
 CHANNEL = 3  # the candidate's descriptor to the judge
 INHERITED = (
     *("PATH", "LD_LIBRARY_PATH", "LANG", "CC", "CXX", "CUDA_HOME", "CUDA_PATH"),
-    *("CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET"),
+    *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_MAX_CONNECTIONS", "TRITON_INTERPRET"),
 )
 
 

@@ -175,6 +175,19 @@ def test_a_kernel_that_died_on_one_entry_is_judged_afresh_on_the_next(running: E
     assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("pass", 1)] * 2
 
 
+@pytest.mark.gpu
+def test_a_kernel_that_ends_cuda_contexts_costs_one_process_an_entry_once_that_is_known() -> None:
+    problem = problem_from_source(ROWS, "rows")
+    small, declared = Entry.make("normal", constants={"rows": 5}), Entry.make("normal")
+    measured = admit(problem, declared, seeds=2, device="cuda:0").measured
+    body = "return x[torch.full((8,), 10**6, device=x.device)]"  # an assertion of the device
+    source = f"import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        {body}\n"
+    with Evaluator("cuda") as evaluator, evaluator.open(source, "torch", problem) as run:
+        found = [run.cell(Question(entry, measured), 3) for entry in (declared, small, declared)]
+        assert run.given_up == 5
+    assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("crash", 1), ("crash", 1)]
+
+
 def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(
     running: Evaluator, uneven: tuple[Problem, Measured], monkeypatch: pytest.MonkeyPatch
 ) -> None:

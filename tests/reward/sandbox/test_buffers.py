@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernelward.reward.sandbox import buffers
-from kernelward.reward.sandbox.arena import Arena
+from kernelward.reward.sandbox.arena import Arena, Slot
 from kernelward.reward.sandbox.buffers import HostBuffer, OutputSpec
 from kernelward.reward.sandbox.child import Shared
 from kernelward.reward.sandbox.wire import DTYPES, TensorRef, UnsupportedValueError
@@ -90,6 +90,53 @@ def test_a_write_beside_a_tensor_is_noticed() -> None:
                 assert not arena.guards_intact()
                 arena.buffer.tensor[place] ^= 1
         assert arena.guards_intact()
+
+
+def test_the_last_guard_reaches_to_the_end_of_what_is_mapped() -> None:
+    with Arena.of_outputs(CPU, [OutputSpec((3,), torch.float32)]) as arena:
+        assert arena.layout.size == arena.buffer.size == os.fstat(arena.buffer.fd).st_size
+        assert arena.layout.size % mmap.PAGESIZE == 0
+        arena.buffer.tensor[-1] ^= 1
+        assert not arena.guards_intact()
+
+
+def test_a_buffer_of_the_same_size_is_used_again_and_written_anew() -> None:
+    slot = Slot("given", CPU)
+    with Arena.of_tensors(CPU, [torch.ones(3)], 0xFF, slot=slot) as first:
+        kept = first.buffer
+        kept.tensor.fill_(9)  # a candidate's doing
+        assert slot.descriptors() == [kept.fd]
+    with Arena.of_tensors(CPU, [torch.zeros(5)], 0x42, slot=slot) as second:
+        assert second.buffer is kept
+        assert slot.descriptors() == []
+        assert slot.described() == {"slot": "given", "size": kept.size, "mapped": True, "keep": True}
+        assert second.guards_intact()
+        assert second.unchanged()
+    with Arena.of_outputs(CPU, [OutputSpec((4096,), torch.float32)], slot=slot) as third:
+        assert third.buffer is not kept
+        assert kept.fd < 0
+        assert slot.descriptors() == [third.buffer.fd]
+    slot.close()
+    assert slot.size == 0
+
+
+def test_a_large_buffer_is_given_back_after_its_call() -> None:
+    slot = Slot("taken", CPU, kept=4096)
+    with Arena.of_outputs(CPU, [OutputSpec((4096,), torch.float32)], slot=slot) as arena:
+        buffer = arena.buffer
+        assert not slot.described()["keep"]
+    assert (buffer.fd, slot.size) == (-1, 0)
+
+
+def test_after_a_failed_call_the_child_maps_anew() -> None:
+    slot = Slot("given", CPU)
+    Arena.of_tensors(CPU, [torch.ones(3)], slot=slot).close()
+    with pytest.raises(KeyError), Arena.of_tensors(CPU, [torch.ones(3)], slot=slot) as arena:
+        raise KeyError
+    assert arena.buffer.fd < 0
+    with Arena.of_tensors(CPU, [torch.ones(3)], slot=slot):
+        assert not slot.described()["mapped"]
+    slot.close()
 
 
 def test_a_changed_input_is_noticed_and_nan_equals_itself() -> None:

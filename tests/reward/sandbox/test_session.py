@@ -155,6 +155,40 @@ def test_freed_memory_of_an_earlier_run_is_poisoned(zygote: Zygote) -> None:
         assert not (child.run([torch.zeros(4, 4)], [SQUARE]).outputs[0] == 9).any()
 
 
+def test_calls_of_one_size_share_their_buffers_and_nothing_in_them(zygote: Zygote) -> None:
+    body = "self.at = getattr(self, 'at', []) + [x.data_ptr()]\nprint(len(set(self.at)))\nreturn x + 1"
+    with loaded(zygote, model(body)) as child:
+        for value in (1.0, 2.0, 3.0):
+            reply = child.run([torch.full((4, 4), value)], [SQUARE])
+            assert (reply.outputs[0] == value + 1).all()
+            assert not reply.inputs_changed
+        assert child.output().split() == ["1", "1", "1"]
+        wide = OutputSpec((4, 4096), torch.float32)
+        assert (child.run([torch.zeros(4, 4096)], [wide]).outputs[0] == 1).all()
+        assert (child.run([torch.zeros(4, 4)], [SQUARE]).outputs[0] == 1).all()
+
+
+def test_a_failed_call_leaves_the_next_one_whole(zygote: Zygote) -> None:
+    with loaded(zygote, model("if x[0, 0] == 2: raise ValueError\nreturn x + 1")) as child:
+        for value in (1.0, 2.0, 3.0, 2.0, 1.0):
+            x = torch.full((4, 4), value)
+            if value == 2:
+                assert failure_of(lambda x=x: child.run([x], [SQUARE])).reason == "refused"
+            else:
+                assert (child.run([x], [SQUARE]).outputs[0] == value + 1).all()
+
+
+def test_what_an_earlier_call_keeps_of_its_inputs_is_no_answer_to_a_later_one(zygote: Zygote) -> None:
+    body = "self.x = getattr(self, 'x', x)\nself.y = getattr(self, 'y', x + 1)\nreturn self.y"
+    with loaded(zygote, model(body)) as child:
+        assert (child.run([torch.zeros(4, 4)], [SQUARE]).outputs[0] == 1).all()
+        assert (child.run([torch.ones(4, 4)], [SQUARE]).outputs[0] == 1).all()  # and not 2
+    with loaded(zygote, model("self.x = getattr(self, 'x', x)\nreturn self.x")) as child:
+        for _ in range(2):
+            findings = child.run([torch.ones(4, 4)], [SQUARE]).findings
+            assert [f["code"] for f in findings] == ["output-aliases-input"]
+
+
 def test_a_timed_batch_returns_every_output(zygote: Zygote) -> None:
     batch = [[torch.full((4, 4), float(k))] for k in range(5)]
     with loaded(zygote, model("time.sleep(0.02)\nreturn x + 1")) as child:
