@@ -225,12 +225,12 @@ def kill_classes(cells: ProblemCells) -> list[str]:
 def under_refusal(cells: ProblemCells, fates: Fates, columns: Sequence[int]) -> Fates:
     """[mutants]: what entries say to a candidate that refuses every changed shape.
 
-    Each entry with changed constants is replaced by its declared-shape twin where that cell is there, and abstains
-    where it is not.
+    Each entry with changed constants is replaced by its declared-shape twin, and abstains where it has none. A twin
+    that was not asked is unknown.
     """
     own = [c for c in columns if not cells.grid.changed[c]]
     twins = [int(cells.twins[c]) for c in columns if cells.grid.changed[c] and cells.twins[c] >= 0]
-    return together(np.concatenate([fates[:, own], np.maximum(fates[:, twins], 0)], axis=1))
+    return together(fates[:, [*own, *twins]])
 
 
 def dense_columns(cells: ProblemCells) -> list[int]:

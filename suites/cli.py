@@ -128,9 +128,11 @@ def build(
 
     if Path(target).is_dir() and len(problem_files(Path(target))) != 1:
         raise typer.Exit(_build_folder(Path(target), device, precision, out, workers, as_json))
-    suite, rejected = _build(find_problem(target, problems), device, precision)
+    problem = find_problem(target, problems)
+    suite, rejected = _build(problem, device, precision)
     if out is not None and suite is not None:
-        _write(out, suite)
+        into = out.is_dir() or (Path(target).is_dir() and out.suffix not in (".yaml", ".yml"))
+        _write(out / f"{problem.id}.yaml" if into else out, suite, folders=into)
     if as_json:
         print(json.dumps({"suite": None if suite is None else suite_json(suite), "rejected": _reasons(rejected)}))
     else:

@@ -97,3 +97,12 @@ def test_a_folder_without_problems_is_an_error(kernelward, tmp_path: Path) -> No
     done = kernelward(tmp_path / "empty")
     assert done.exit_code == 2
     assert "holds no .py files" in done.output
+
+
+def test_a_folder_of_one_problem_gets_its_file_in_the_folder_as_well(kernelward, tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "sums.py").write_text(PLAIN)
+    done = kernelward(tmp_path / "one", "--out", tmp_path / "suites")
+    assert done.exit_code == 0, done.output
+    (file,) = (tmp_path / "suites").rglob("*.yaml")
+    assert file.name == f"{load_suite(file).problem_id}.yaml"
