@@ -1,6 +1,8 @@
 """Default suites of many problems, each built in a process of its own: a crash or a spent device costs one problem."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -8,7 +10,9 @@ from multiprocessing import get_context
 
 import torch
 
-from .defaults import build_default_suite
+from .defaults import GPU_SHARE, build_default_suite
+from .draw import entry_bytes
+from .entry import Entry
 from .errors import InputError
 from .problem import Problem, is_out_of_memory
 from .suite import Suite
@@ -38,6 +42,28 @@ class _Crowded(Exception):
     """Memory was short while others used it as well."""
 
 
+class Room:
+    """Shares of one device's memory: those inside hold at most all of it, or one is there alone. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._held = 0.0
+        self._inside = 0
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def share(self, part: float) -> Iterator[None]:
+        """Wait until that part, 0 to 1, is free; whoever needs less may go first."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._inside or self._held + part <= 1.0)
+            self._held, self._inside = self._held + part, self._inside + 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._held, self._inside = self._held - part, self._inside - 1
+                self._changed.notify_all()
+
+
 def build_many(
     problems: Sequence[Problem],
     device: str,
@@ -47,8 +73,9 @@ def build_many(
 ) -> None:
     """Build default suites several at a time, in no set order; suites in the cache are taken from there.
 
-    A problem whose entries found too little memory beside the others is built again at the end, alone, before anything
-    is concluded from that. What was built stays in the cache, so a run that is ended goes on where it stopped.
+    On a GPU problems wait for each other where their declared shapes are large. One whose entries found too little
+    memory beside the others all the same is built again at the end, alone, before anything is concluded from that.
+    What was built stays in the cache, so a run that is ended goes on where it stopped.
 
     Args:
         device: `cpu` or `cuda:N`.
@@ -56,9 +83,15 @@ def build_many(
         done: called in this thread with each outcome.
     """
     crowded: list[Problem] = []
+    room = Room()
+
+    def build(problem: Problem) -> Outcome:
+        with room.share(_part(problem, torch.device(device))):
+            return _outcome(problem, device, policy, beside_others=workers > 1)
+
     with ThreadPoolExecutor(workers) as pool:
         try:
-            runs = {pool.submit(_outcome, p, device, policy, workers > 1): p for p in problems}
+            runs = {pool.submit(build, p): p for p in problems}
             for run in as_completed(runs):
                 try:
                     outcome = run.result()
@@ -71,6 +104,17 @@ def build_many(
             raise
     for problem in crowded:
         done(_outcome(problem, device, policy, beside_others=False))
+
+
+def _part(problem: Problem, device: torch.device) -> float:
+    """The part of a GPU's memory that a problem's suite may take to build; 0 elsewhere."""
+    if device.type != "cuda":
+        return 0.0
+    try:
+        size = entry_bytes(problem, Entry.make("own"))
+    except InputError:  # it is told where it is built
+        return 0.0
+    return min(1.0, GPU_SHARE * size / torch.cuda.get_device_properties(device).total_memory)
 
 
 def _outcome(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Outcome:

@@ -30,7 +30,7 @@ _MIB = 1 << 20
 _SMALL = (_MIB, 8 * _MIB, 64 * _MIB, 512 * _MIB)  # bytes of ragged entries: the smallest that give any variant
 _CPU_DECLARED = (64 * _MIB, 4_000_000_000)  # bytes and multiply-adds of a declared-shape entry that a CPU still judges
 _CPU_RESERVE = (16 * _MIB, 500_000_000)  # of a twin that is only there for refusals
-_GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
+GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
 _TARGETED = 3
 _LEAST_ENTRIES = 2
 _MAX_ENTRIES = 6
@@ -150,7 +150,7 @@ class _Builder:
             return ""
         size = entry_bytes(self.problem, entry)
         if self.device.type == "cuda":
-            room = torch.cuda.get_device_properties(self.device).total_memory // _GPU_SHARE
+            room = torch.cuda.get_device_properties(self.device).total_memory // GPU_SHARE
             return (
                 f"{size / _MIB:.0f} MiB of {room / _MIB:.0f} that a declared-shape entry may take"
                 if size > room

@@ -1,6 +1,9 @@
 """Default suites of a whole folder: every problem gets an answer, whatever happens to another."""
 
 import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,6 +100,27 @@ def test_a_folder_without_problems_is_an_error(kernelward, tmp_path: Path) -> No
     done = kernelward(tmp_path / "empty")
     assert done.exit_code == 2
     assert "holds no .py files" in done.output
+
+
+def test_problems_that_do_not_fit_side_by_side_take_turns_and_small_ones_pass() -> None:
+    room, lock = build_many.Room(), threading.Lock()
+    inside: list[float] = []
+    seen: list[list[float]] = []
+
+    def build(part: float) -> None:
+        with room.share(part):
+            with lock:
+                inside.append(part)
+                seen.append(sorted(inside))
+            time.sleep(0.05)
+            with lock:
+                inside.remove(part)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(build, [0.7, 0.7, 0.2, 0.7, 0.2, 1.0, 0.2]))
+    assert len(seen) == 7
+    assert all(sum(parts) <= 1.0 for parts in seen)
+    assert any(len(parts) > 1 for parts in seen)
 
 
 def test_a_folder_of_one_problem_gets_its_file_in_the_folder_as_well(kernelward, tmp_path: Path) -> None:
