@@ -62,6 +62,7 @@ class Calibrator:
     ) -> None:
         self._pace = pace
         self._patience = patience
+        self._spare = free is None  # whoever waits for a device holds nothing on it meanwhile
         self._run = Run(options, matrix, report, Budget(options.budget_s, free))
         self._pools = Pools(self._run)
         self._host = host
@@ -94,7 +95,7 @@ class Calibrator:
         options = self._run.options
         apart = options.device_class == "cuda" and options.workers > 1
         evaluator = Evaluator(options.device, pace=self._pace, patience=self._patience)
-        with evaluator, Lanes(evaluator, options.workers, apart) as lanes:
+        with evaluator, Lanes(evaluator, options.workers, apart, self._spare) as lanes:
             with self._timed("clean run"):
                 works = CleanRuns(self._run, self._pools, lanes).finish(pools)
             if self._run.options.renew:

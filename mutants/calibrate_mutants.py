@@ -8,7 +8,7 @@ a call at a small shape took 40 to 70 ms in either case, and rows came no faster
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +18,7 @@ from ..suites.problem import Problem
 from .calibrate_plan import Questions, ordered, questions_hash
 from .calibrate_values import Budget, PartOfBudget, Report, Run, Work
 from .done import as_done
-from .evaluate import CellResult
+from .evaluate import SEEDS, CellResult, Variant
 from .interactions import all_asked, members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
@@ -229,8 +229,8 @@ class Mutants:
     def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem, lane: int) -> None:
         run = self._run
         there = [c for c in run.matrix.cells(id) if c.environment == queue.environment]
-        done = {(c.entry, c.variant) for c in there}
-        before = any(c.variant == "strict" and c.outcome not in ("pass", "refused") for c in there)
+        before = any(c.variant == "strict" and _shows(c) for c in there)
+        done = {(c.entry, c.variant) for c in there} - unproved_kills(there, {a.id for a in queue.work.questions.pool})
         questions = queue.asked
         for attempt in range(2):
             try:
@@ -250,6 +250,21 @@ class Mutants:
         answered = questions if later else queue.work.questions
         run.matrix.put_row(id, queue.environment, questions_hash(answered), cells)
         run.evaluated(len(cells))
+
+
+def _shows(cell: Cell) -> bool:
+    return cell.outcome not in ("pass", "refused")
+
+
+def unproved_kills(cells: Sequence[Cell], asked: Collection[int]) -> set[tuple[int, Variant]]:
+    """Strict kills over fewer draws than a witness needs, where no entry that is asked now is a witness.
+
+    They were taken on the word of one that is asked no more.
+    """
+    strict = [c for c in cells if c.variant == "strict" and c.entry in asked and _shows(c)]
+    if any(c.seeds >= SEEDS for c in strict):
+        return set()
+    return {(c.entry, c.variant) for c in strict}
 
 
 class _Progress:

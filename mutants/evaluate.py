@@ -137,12 +137,19 @@ class Evaluator:
         sharers: processes with an evaluator for this device; each keeps its part of the truths.
         pace: called before each cell, and may sleep.
         patience: times the limits of a kernel's calls, which count seconds on the wall.
+        spare: on a GPU, have the next child made while one works: it holds a CUDA context while it waits.
     """
 
     def __init__(
-        self, device: str = "cpu", sharers: int = 1, pace: Callable[[], None] | None = None, patience: float = 1.0
+        self,
+        device: str = "cpu",
+        sharers: int = 1,
+        pace: Callable[[], None] | None = None,
+        patience: float = 1.0,
+        spare: bool = False,
     ) -> None:
         self.pace = pace
+        self._spare = spare
         self.device = "cuda:0" if device.startswith("cuda") else "cpu"
         self.on_gpu = self.device != "cpu"
         limits = LIMITS_GPU if self.on_gpu else LIMITS
@@ -200,7 +207,7 @@ class Evaluator:
             # A CUDA context is made under locks that all processes of the machine share: eight at a time made 5 a
             # second, and with one hardware queue each 13 (H200). No kernel here is timed, and CUDA promises no kernel
             # that another one runs beside it.
-            zygote = Zygote(mode, self.device, spare=self.on_gpu, queues=1 if self.on_gpu else None)
+            zygote = Zygote(mode, self.device, spare=self._spare and self.on_gpu, queues=1 if self.on_gpu else None)
             self._started.append(zygote)
             return zygote
 
@@ -328,7 +335,7 @@ class KernelRun:
         """Put one question, with that many draws or up to the first one that the kernel survives.
 
         Once an entry showed a CUDA error in `SEEDS` draws, one more such error decides each later entry: it costs a
-        process, and is no matter of luck.
+        process, and is hardly a matter of luck.
 
         Returns:
             None where it says nothing about the kernel (the engine here cannot run this dtype, for one).
@@ -399,7 +406,7 @@ class KernelRun:
         specs = [OutputSpec(tuple(t.shape), t.dtype) for t in draw.official]
         answers: list[CellResult] = []
         for i, variant in enumerate(self._variants(question)):
-            reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2])
+            reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2], moved=i % 2 == 1)
             answers.append(_judged(question, draw, reply))
             if answers[-1].killed:
                 break

@@ -29,15 +29,16 @@ class Lanes:
         evaluator: of this process.
         count: lanes; one of its own process does one thing at a time.
         apart: whether lanes are processes.
+        spare: whether these have the next child made ahead, see `Evaluator`.
     """
 
-    def __init__(self, evaluator: Evaluator, count: int, apart: bool) -> None:
+    def __init__(self, evaluator: Evaluator, count: int, apart: bool, spare: bool = True) -> None:
         self.count = count
         self._here = None if apart else evaluator
         context = get_context("spawn")
         self._processes = [
             ProcessPoolExecutor(
-                1, mp_context=context, initializer=_begin, initargs=(evaluator.device, count, os.getpid())
+                1, mp_context=context, initializer=_begin, initargs=(evaluator.device, count, spare, os.getpid())
             )
             for _ in range(count if apart else 0)
         ]
@@ -65,13 +66,13 @@ class Lanes:
 _evaluator: Evaluator | None = None
 
 
-def _begin(device: str, sharers: int, parent: int) -> None:
+def _begin(device: str, sharers: int, spare: bool, parent: int) -> None:
     """In a lane's process."""
     global _evaluator
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the lanes says when they end
     linux.end_with_process(parent)
-    _evaluator = Evaluator(device, sharers=sharers)
+    _evaluator = Evaluator(device, sharers=sharers, spare=spare)
 
 
 def _call(function: Callable[..., R], args: tuple[object, ...], kwargs: dict[str, object]) -> R:

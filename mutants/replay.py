@@ -183,16 +183,17 @@ def ask(replay: Replay, evaluator: Evaluator) -> list[Answer]:
         for cell, question in replay.asked:
             found, why = None, "the mutant gives no answer to this entry"
             try:
-                found = run.cell(question, _draws(cell))
+                found = run.cell(question, draws_of(cell))
             except (KernelBroken, OracleError) as error:
                 why = str(error)
             answers.append(Answer(cell, found, "" if found else why, replay.entry.tolerance))
     return answers
 
 
-def _draws(cell: Cell) -> int:
-    """Over how many draws a calibration asked: one where it knew already that the mutant ends CUDA contexts."""
-    return 1 if cell.variant == "plain" or (cell.outcome == "crash" and cell.seeds == 1) else SEEDS
+def draws_of(cell: Cell) -> int:
+    """Over how many draws a calibration asked: fewer where it knew already that the mutant ends CUDA contexts."""
+    survived = cell.outcome in ("pass", "refused")
+    return 1 if cell.variant == "plain" else SEEDS if survived else cell.seeds
 
 
 def _one(wanted: str, found: Iterable[tuple[int, str]], what: str, where: str) -> int:

@@ -28,6 +28,7 @@ UNAWAITED_SHARE = 1 / 10  # of the time, of a pass that nobody waits for
 PATIENCE = 6.0  # times the limits of a kernel's calls: they count seconds on the wall, of which a pass gets a part
 EAGER_S = 30.0  # for so long at most, by the clock on the wall
 _LONGEST_REST_S = 10.0
+_MOST_OWED_S = 300.0
 _SYS_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _IOPRIO_WHO_PROCESS = 1
 _IOPRIO_IDLE = 3 << 13
@@ -84,8 +85,8 @@ def _idle_io() -> bool:
 class Pace:
     """Rests between two cells, in proportion to the time since the last rest. Each thread has its own.
 
-    One rest has an end, so that a pass can be ended; what it leaves is rested later. To screen a batch of mutants takes
-    a minute where cells take a tenth of a second, and where that was forgiven a pass worked far more than its share.
+    A rest is short; what it leaves is rested later, up to five minutes of it. To screen a batch of mutants takes longer
+    than many cells, and where that was forgiven a pass worked far more than its share.
 
     Priority decides who gets a core. It does not reach what cores share: clock, caches, memory, a hardware thread.
 
@@ -104,7 +105,7 @@ class Pace:
         owed: float = getattr(self._local, "owed", 0.0) + self._rest * (began - getattr(self._local, "resumed", began))
         self._ended.wait(min(_LONGEST_REST_S, owed))
         self._local.resumed = time.monotonic()
-        self._local.owed = max(0.0, owed - (self._local.resumed - began))
+        self._local.owed = min(_MOST_OWED_S, max(0.0, owed - (self._local.resumed - began)))
 
     def end(self) -> None:
         """No more rests. From any thread."""

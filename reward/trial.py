@@ -268,14 +268,14 @@ class Trial:
             self._built = key
 
     def _run(
-        self, question: Question, reference: Reference, seed: int, poison: int = POISON, *, once: bool = False
+        self, question: Question, reference: Reference, seed: int, *, once: bool = False, again: bool = False
     ) -> tuple[Judged, tuple[Tensor, ...]]:
         """Every variant of one question (or the first one only); a race where only some of them fail."""
         worst: Judged | None = None
         outputs: tuple[Tensor, ...] = ()
         passed = failed = 0
         for variant in self._variants[:1] if once else self._variants:
-            judged, reply = self._put(question, reference, seed, variant, poison)
+            judged, reply = self._put(question, reference, seed, variant, again)
             passed, failed = passed + judged.ok, failed + (not judged.ok)
             if worst is None or judged.severity > worst.severity:
                 worst, outputs = judged, tuple(reply.outputs)
@@ -288,13 +288,14 @@ class Trial:
         return worst, outputs
 
     def _put(
-        self, question: Question, reference: Reference, seed: int, variant: Mapping[str, Any], poison: int
+        self, question: Question, reference: Reference, seed: int, variant: Mapping[str, Any], again: bool
     ) -> tuple[Judged, RunReply]:
-        """One question under one variant."""
+        """One question under one variant; `again`: with another poison, at other addresses."""
         specs = [OutputSpec(tuple(t.shape), d) for t, d in zip(reference.outputs, reference.dtypes, strict=True)]
         assert self._session is not None
         with self.host.gate.shared(), self.clock.phase("run"):
-            reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison)
+            poison = REPEAT_POISON if again else POISON
+            reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison, moved=again)
         self._note(reply.findings)
         with self.clock.phase("compare"):
             judged = judge_reply(reply, reference, question.measured, self.spec, own_kernel=self.host.own_kernel)
@@ -389,7 +390,7 @@ class Trial:
         try:
             with self.host.memory.hold(STATE_FACTOR * answer.question.bytes):
                 self._prepare(answer.question, reference)
-                judged, reply = self._put(answer.question, reference, seed, variant, POISON)
+                judged, reply = self._put(answer.question, reference, seed, variant, again=False)
         except ChildFailure as failure:
             self._failed(answer.question, seed, failure)
             return None
@@ -409,7 +410,7 @@ class Trial:
         return replace(result, reason="race", message=f"{race}; {result.message}") if race else None
 
     def _unsteady(self, answer: Answer) -> bool:
-        """Whether a wrong answer comes out differently on fresh buffers."""
+        """Whether a wrong answer comes out differently on buffers that are written anew."""
         again = self._again(answer)
         if again is None:
             return True
@@ -418,7 +419,7 @@ class Trial:
         return judged.ok or differs(answer.outputs, outputs, answer.reference, answer.question.measured)
 
     def _repeat_correct(self, answer: Answer) -> Answer:
-        """A right answer must come out right again on fresh buffers."""
+        """A right answer must come out right again on buffers that are written anew."""
         again = self._again(answer)
         if again is not None and again[0].ok:
             return answer
@@ -435,14 +436,14 @@ class Trial:
         )
 
     def _again(self, answer: Answer) -> tuple[Judged, tuple[Tensor, ...]] | None:
-        """Run a question once more, on fresh buffers with another poison; None where that raises."""
+        """Run a question once more, at other addresses with another poison; None where that raises."""
         reference, seed = answer.reference, answer.result.seed
         assert reference is not None
         assert seed is not None
         try:
             with self.host.memory.hold(STATE_FACTOR * answer.question.bytes):
                 self._prepare(answer.question, reference)
-                return self._run(answer.question, reference, seed, REPEAT_POISON, once=True)
+                return self._run(answer.question, reference, seed, once=True, again=True)
         except ChildFailure as failure:
             self._failed(answer.question, seed, failure)
             return None

@@ -9,7 +9,7 @@ import torch
 from . import buffers
 from .buffers import Buffer, HostBuffer, Layout, OutputSpec
 
-KEPT = 64 << 20  # bytes of a buffer that is kept for a session's next call
+KEPT = 16 << 20  # bytes of a buffer that is kept for a session's next call
 
 
 def allocate(device: torch.device, size: int) -> Buffer:
@@ -67,10 +67,10 @@ class Slot:
         """What the child needs to map it; none where it has."""
         return [] if self._mapped or self._buffer is None else [self._buffer.fd]
 
-    def release(self) -> None:
-        """At the end of a call that the child answered."""
-        self._mapped = self.size <= self._kept
-        if not self._mapped:
+    def release(self, answered: bool = True) -> None:
+        """At the end of a call. Where it failed, nobody knows what the child has mapped: the next call says it anew."""
+        self._mapped = answered and self.size <= self._kept
+        if self.size > self._kept:
             self.close()
 
     def close(self) -> None:
@@ -88,6 +88,7 @@ class Arena:
 
     Args:
         slot: where its buffer comes from; left out, it has one of its own.
+        moved: its tensors lie elsewhere in the buffer than those of a call that is not.
     """
 
     def __init__(
@@ -97,10 +98,11 @@ class Arena:
         tensors: Sequence[torch.Tensor],
         pattern: int,
         slot: Slot | None = None,
+        moved: bool = False,
     ) -> None:
-        self.layout = layout.padded(buffers.PAGE[device.type])
-        self.pattern = pattern
         self.slot = slot or Slot("", device, kept=0)
+        self.layout = layout.moved(moved).padded(buffers.PAGE[device.type])
+        self.pattern = pattern
         self._tensors = tuple(tensors)
         self._device = device
         self.buffer = self.slot.hold(self.layout.size)
@@ -113,18 +115,24 @@ class Arena:
         pattern: int = 0xFF,
         write: bool = True,
         slot: Slot | None = None,
+        moved: bool = False,
     ) -> Self:
         """Copies of these tensors (or, with `write` off, poison where they will be)."""
-        arena = cls(device, buffers.layout_tensors(tensors), tensors, pattern, slot)
+        arena = cls(device, buffers.layout_tensors(tensors), tensors, pattern, slot, moved)
         arena.buffer.tensor.fill_(pattern) if not write else arena.write()
         return arena
 
     @classmethod
     def of_outputs(
-        cls, device: torch.device, outputs: Sequence[OutputSpec], pattern: int = 0xFF, slot: Slot | None = None
+        cls,
+        device: torch.device,
+        outputs: Sequence[OutputSpec],
+        pattern: int = 0xFF,
+        slot: Slot | None = None,
+        moved: bool = False,
     ) -> Self:
         """Poisoned places for outputs."""
-        arena = cls(device, buffers.layout_outputs(outputs), (), pattern, slot)
+        arena = cls(device, buffers.layout_outputs(outputs), (), pattern, slot, moved)
         arena.buffer.tensor.fill_(pattern)
         return arena
 
@@ -162,10 +170,7 @@ class Arena:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.slot.release()
-        else:  # nobody knows what the child has mapped
-            self.slot.close()
+        self.slot.release(answered=kind is None)
 
 
 def synchronize(device: torch.device) -> None:

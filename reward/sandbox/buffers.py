@@ -14,6 +14,7 @@ from .wire import DTYPE_NAMES, DTYPES, TensorRef, UnsupportedValueError
 
 ALIGN = 256
 GUARD = 4096  # bytes of pattern before, between and after tensors: a kernel that strays a little is noticed
+MOVE = 512  # bytes that tensors lie further on in a call that asks for it
 PAGE = {"cpu": mmap.PAGESIZE, "cuda": 2 << 20}  # what memory is mapped in; all that is mapped is guard or tensor
 
 
@@ -70,6 +71,11 @@ class Layout:
 
     refs: tuple[TensorRef, ...]
     size: int
+
+    def moved(self, on: bool) -> "Layout":
+        """With room to move, and moved or not: a tensor of the one kind lies on guard and other bytes of the other."""
+        refs = tuple(replace(ref, offset=ref.offset + MOVE) for ref in self.refs) if on else self.refs
+        return Layout(refs, self.size + MOVE)
 
     def padded(self, page: int) -> "Layout":
         """The same places in a buffer of whole pages; the last guard reaches to its end."""
@@ -170,9 +176,7 @@ def guards_intact(buffer: torch.Tensor, layout: Layout, pattern: int) -> bool:
 
 def unchanged(buffer: torch.Tensor, refs: Sequence[TensorRef], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the shared copies still equal the judge's own tensors, byte by byte (so NaN equals itself)."""
-    pairs = [
-        (region(buffer, ref), raw_bytes(tensor).to(buffer.device)) for ref, tensor in zip(refs, tensors, strict=True)
-    ]
+    pairs = ((region(buffer, ref), raw_bytes(t).to(buffer.device)) for ref, t in zip(refs, tensors, strict=True))
     if buffer.device.type == "cpu":
         return all(torch.equal(shared, own) for shared, own in pairs)
     return _all([(shared == own).all() for shared, own in pairs])

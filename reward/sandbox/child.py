@@ -244,6 +244,8 @@ class Child:
     def _unmap(self, slot: str) -> None:
         shared = self.shared.pop(slot, None)
         if shared is not None:
+            with contextlib.suppress(Exception):  # a kernel that runs on would fault, whatever it was
+                synchronize(self.device)
             shared.close()
 
     def stage(self, request: dict[str, Any], fds: list[int]) -> dict[str, Any]:

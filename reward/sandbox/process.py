@@ -18,7 +18,6 @@ PASSED_ON = (
     "LANG",
     "CUDA_HOME",
     "CUDA_PATH",
-    "CUDA_DEVICE_MAX_CONNECTIONS",
     "PYTHONPATH",
     "TMPDIR",
     "HOME",

@@ -56,8 +56,8 @@ class Zygote:
         without: layers of `isolation.LAYERS` to leave out.
         spare: have the next child made while the last one works. Its CUDA context takes 0.2 s to make and some hundred
             MiB of the device while it waits.
-        queues: of the hardware, for the CUDA context of a child; None = what the driver gives it, or
-            CUDA_DEVICE_MAX_CONNECTIONS says. With one, kernels of different streams wait for each other.
+        queues: of the hardware, for the CUDA context of a child; None = what the driver gives it, whatever this
+            process has in CUDA_DEVICE_MAX_CONNECTIONS. With one, kernels of different streams wait for each other.
 
     Raises:
         ChildFailure: `infra_error` if it cannot be started.
@@ -368,6 +368,7 @@ class ChildSession:
         seed: int = 0,
         variant: Mapping[str, Any] | None = None,
         poison: int = 0xFF,
+        moved: bool = False,
     ) -> RunReply:
         """One forward call on copies of the inputs.
 
@@ -377,6 +378,8 @@ class ChildSession:
             seed: of torch's generators right before the call.
             variant: one of `engine.variants`.
             poison: the byte that outputs, guards and freshly allocated memory hold before they are written.
+            moved: inputs and outputs lie at other addresses than in a call of the same size that is not moved. What was
+                kept from there by reference is not what is given here; what was kept by address is noticed without.
 
         Raises:
             ChildFailure: `incorrect` (`shape`, `dtype`, `count`, `type`, `layout`, `device`), `runtime_error`,
@@ -386,9 +389,9 @@ class ChildSession:
         with self._allocated("run"):
             arguments = encode_value(list(inputs), tensors)
             self._refuse_half("run", [*(t.dtype for t in tensors), *(o.dtype for o in outputs)])
-            given = Arena.of_tensors(self.device, tensors, poison, slot=self._given)
+            given = Arena.of_tensors(self.device, tensors, poison, slot=self._given, moved=moved)
             try:
-                taken = Arena.of_outputs(self.device, outputs, poison, slot=self._taken)
+                taken = Arena.of_outputs(self.device, outputs, poison, slot=self._taken, moved=moved)
             except BaseException:
                 self._given.close()
                 raise

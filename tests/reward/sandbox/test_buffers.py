@@ -128,14 +128,29 @@ def test_a_large_buffer_is_given_back_after_its_call() -> None:
     assert (buffer.fd, slot.size) == (-1, 0)
 
 
-def test_after_a_failed_call_the_child_maps_anew() -> None:
+def test_after_a_failed_call_the_child_maps_anew_and_the_memory_still_counts() -> None:
     slot = Slot("given", CPU)
     Arena.of_tensors(CPU, [torch.ones(3)], slot=slot).close()
     with pytest.raises(KeyError), Arena.of_tensors(CPU, [torch.ones(3)], slot=slot) as arena:
         raise KeyError
-    assert arena.buffer.fd < 0
-    with Arena.of_tensors(CPU, [torch.ones(3)], slot=slot):
-        assert not slot.described()["mapped"]
+    assert slot.size == arena.buffer.size
+    with Arena.of_tensors(CPU, [torch.ones(3)], slot=slot) as again:
+        assert again.buffer is arena.buffer
+        assert slot.descriptors() == [again.buffer.fd]
+    slot.close()
+
+
+@pytest.mark.parametrize("count", [1, 1000])
+def test_a_tensor_kept_from_a_call_that_was_not_moved_is_not_what_a_moved_one_gets(count: int) -> None:
+    slot = Slot("given", CPU)
+    with Arena.of_tensors(CPU, [torch.ones(count)], slot=slot) as first:
+        (kept,) = in_child(first)
+    with Arena.of_tensors(CPU, [torch.arange(count) + 2.0], 0xFF, slot=slot, moved=True) as second:
+        assert second.buffer is first.buffer
+        (seen,) = in_child(second)
+        assert torch.equal(seen, torch.arange(count) + 2.0)
+        assert kept[: buffers.MOVE // 4].isnan().all()
+        assert second.guards_intact()
     slot.close()
 
 

@@ -110,3 +110,13 @@ def test_without_a_spare_nothing_waits(zygote: Zygote) -> None:
     before = settled(zygote)
     zygote.spawn().close()
     assert settled(zygote) == before
+
+
+@pytest.mark.parametrize(("queues", "told"), [(1, "1"), (None, "None")])
+def test_how_many_hardware_queues_a_child_has_is_ours_to_say(
+    monkeypatch: pytest.MonkeyPatch, queues: int | None, told: str
+) -> None:
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "4")  # the trainer's
+    with Zygote("torch", queues=queues) as zygote, zygote.spawn(Limits()) as child:
+        child.load(f"import os\nprint(os.environ.get('CUDA_DEVICE_MAX_CONNECTIONS'))\n{SOURCE}")
+        assert child.output().split() == [told]
