@@ -72,8 +72,9 @@ def test_the_report_is_what_a_candidate_finds(zygote: Zygote) -> None:
 
 
 def test_only_the_channel_and_the_output_are_open(zygote: Zygote) -> None:
-    # Standard input, output and error, the channel, the two buffers of the call, and the one that lists them.
-    assert look(zygote)["descriptors"] == list(range(7))
+    # Standard input, output and error, the channel, the buffers of its parameters, its inputs and its outputs, and the
+    # one that lists them.
+    assert look(zygote)["descriptors"] == list(range(8))
 
 
 def test_the_environment_is_scrubbed(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
