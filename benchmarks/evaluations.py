@@ -112,7 +112,7 @@ def watch() -> Stopwatch:
 
 
 def _run_name(
-    _: ChildSession, inputs: Sequence[Any], specs: Any, seed: int, variant: dict[str, Any], *rest: Any
+    _: ChildSession, inputs: Sequence[Any], specs: Any, seed: int, variant: dict[str, Any], *rest: Any, **more: Any
 ) -> str:
     """Which kind of run: the race check has a build of its own, and draws of official protocols are larger."""
     kind = "race check" if variant.get("races") else "strict" if variant else "plain"
