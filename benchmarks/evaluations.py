@@ -1,7 +1,7 @@
 """(mutant, entry) evaluations per second on this machine, and where the time of an evaluation goes.
 
-    python benchmarks/evaluations.py [--device cpu] [--workers 2] [--problem ID ...] [--per-substrate 4] [--out DIR]
-                                     [--json FILE]
+    python benchmarks/evaluations.py [--device cpu] [--workers 2] [--problem ID ...] [--per-substrate 4] [--seconds N]
+                                     [--out DIR] [--json FILE]
 
 An evaluation is a cell of the kill matrix: one mutant on one entry, over as many draws as a calibration asks, at the
 shapes that suites are made of. The mutants are the first of each substrate in a calibration's order, which is a fair
@@ -9,6 +9,9 @@ sample by family. Zygote and truths are warm, as they are for all but the first 
 answers zero is put to every entry first. On a GPU each worker is a process that has its own substrates. Each mutant is
 compiled anew (a mark in its source keeps caches out), and its row is written to a matrix. What the gate measures before
 (`pools`) is no part of the figure; with --out, a later run of the same build does not ask it again.
+
+The figure is the sum of what each worker did in a second, from the start to the end of its own last mutant; with
+--seconds no mutant begins after so many. In a calibration a worker that ends takes another problem; here it has none.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import json
 import os
 import platform
 import secrets
+import sys
 import tempfile
 import threading
 import time
@@ -187,9 +191,9 @@ def _spent(_: evaluate.Evaluator) -> Stopwatch:
 
 
 def measure(
-    run: Run, evaluator: evaluate.Evaluator, prepared: list[tuple[Work, Substrate, list[Mutant]]]
+    run: Run, evaluator: evaluate.Evaluator, prepared: list[tuple[Work, Substrate, list[Mutant]]], limit: float
 ) -> dict[str, Any]:
-    """Fill the rows; what was seen."""
+    """Fill the rows, and begin none after that many seconds; what was seen."""
     todo, workers, apart = rows(run, prepared), run.options.workers, evaluator.on_gpu
     environments = {
         backend: run.matrix.add_environment(evaluate.environment(evaluator, backend))
@@ -198,11 +202,11 @@ def measure(
     parts = [in_turns(todo[lane::workers]) if apart else [] for lane in range(workers)]
     everything = iter(in_turns(todo))
     classes: Counter[str] = Counter()
-    draws = broken = 0
+    draws = broken = begun = 0
     lock = threading.Lock()
 
-    def one(lane: int, item: tuple[Work, int, Mutant]) -> None:
-        nonlocal draws, broken
+    def one(lane: int, item: tuple[Work, int, Mutant]) -> int:
+        nonlocal draws, broken, begun
         work, id, mutant = item
         asked, environment = work.questions, environments[mutant.backend]
         found = lanes.run(lane, measure_mutant, work.target.problem, mutant, asked.pool, asked.official, ())
@@ -219,26 +223,31 @@ def measure(
             classes.update(c.cls for _, c in found.cells)
             draws += sum(c.seeds for _, c in found.cells)
             broken += bool(found.broken)
+            begun += 1
+        return len(found.cells)
 
     def take() -> tuple[Work, int, Mutant] | None:
         with lock:
             return next(everything, None)
 
-    def lane_of(lane: int) -> None:
-        if apart:  # what was drawn is kept in the lane that drew it
-            for item in parts[lane]:
-                one(lane, item)
-        else:
-            while (item := take()) is not None:
-                one(lane, item)
+    def lane_of(lane: int) -> float:
+        # on a GPU what was drawn is kept in the lane that drew it
+        items, done = iter(parts[lane]) if apart else iter(take, None), 0
+        for item in items:
+            done += one(lane, item)
+            if time.perf_counter() - started > limit:
+                break
+        return done / (time.perf_counter() - started)
 
     with Lanes(evaluator, workers, apart) as lanes, ThreadPoolExecutor(workers) as executor:
         if apart:
             kernels = [[(work, s) for work, s, _ in prepared[lane::workers]] for lane in range(workers)]
             list(executor.map(lambda lane: lanes.run(lane, _begin, kernels[lane]), range(workers)))
+            say("lanes are warm")
         watched, started = watch(), time.perf_counter()
-        list(executor.map(lane_of, range(workers)))
+        rate = sum(executor.map(lane_of, range(workers)))
         seconds = time.perf_counter() - started
+        say("measured")
         for lane in range(workers) if apart else ():
             watched.add(lanes.run(lane, _spent))
     cells = sum(classes.values())
@@ -248,10 +257,10 @@ def measure(
     return {
         "evaluations": cells,
         "seconds": round(seconds, 2),
-        "per_second": round(cells / seconds, 1),
-        "per_second_beside_compiling": round(cells / max(1e-9, seconds - compiling), 1),
+        "per_second": round(rate, 1),
+        "per_second_beside_compiling": round(rate * seconds / max(1e-9, seconds - compiling), 1),
         "draws": draws,
-        "mutants": sum(map(len, todo)),
+        "mutants": begun,
         "broken": broken,
         "classes": dict(classes.most_common()),
         "phases": {
@@ -262,6 +271,14 @@ def measure(
     }
 
 
+_BEGAN = time.perf_counter()
+
+
+def say(what: str) -> None:
+    """Where a long run is."""
+    print(f"{time.perf_counter() - _BEGAN:.0f} s: {what}", file=sys.stderr, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -270,6 +287,7 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="folder of problems")
     parser.add_argument("--backend", action="append", help="cuda (the default) or triton; repeat")
     parser.add_argument("--per-substrate", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no mutant begins after so many")
     parser.add_argument("--out", type=Path, help="folder that keeps what the gate says; left out, nothing is kept")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -291,7 +309,8 @@ def main() -> None:
             started = time.perf_counter()
             prepared = prepare(run, evaluator)
             ready = time.perf_counter() - started
-            found = measure(run, evaluator, prepared)
+            say("the gate has answered")
+            found = measure(run, evaluator, prepared, options.seconds)
     name = torch.cuda.get_device_name(0) if evaluator.on_gpu else platform.machine()
     cores = len(os.sched_getaffinity(0))
     found |= {

@@ -48,6 +48,9 @@ OFFICIAL_FLAGS = ReferenceFlags(matmul_tf32=False, cudnn_tf32=True)  # torch's d
 LIMITS = Limits(run_s=10.0, build_s=20.0)
 #: Triton compiles within a run, and a dozen kernels at a time may want the same GPU.
 LIMITS_GPU = Limits(run_s=30.0, build_s=30.0, load_s=120.0)
+#: A compiled kernel on a GPU takes milliseconds at the shapes of small entries, also where a dozen processes share it.
+#: One that hangs is met in several calls, and holds up whatever shares the device with it.
+HANGS_S, HANGS_BYTES = 5.0, 16 << 20
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
 #: The same for children in which CUDA reported an error. It would report it for whatever is asked of them later.
 GIVEN_UP = 50
@@ -159,6 +162,7 @@ class Evaluator:
             build_s=patience * limits.build_s,
             load_s=patience * limits.load_s,
         )
+        self._patience = patience
         kept = int(TRUTH_SHARE * self._free()) if self.on_gpu else TRUTH_BYTES
         self._draws: SingleFlight[_Draw] = SingleFlight(kept // sharers, lambda d: d.nbytes, _problem_of)
         self._redraws: dict[Hashable, int] = {}  # which of its draws a cell's was taken from, once that is known
@@ -195,6 +199,11 @@ class Evaluator:
                 stack.enter_context(shares(torch.device(self.device)).hold(NEEDED * size))
             stack.enter_context(self.memory.hold(STATE_FACTOR * size))
             yield
+
+    def limit_s(self, mode: str, size: int) -> float:
+        """Seconds that a forward call may take, in a mode, on a draw that is held in that many bytes."""
+        quick = self.on_gpu and mode == "cuda" and size <= HANGS_BYTES  # Triton compiles within a call
+        return self._patience * HANGS_S if quick else self.limits.run_s
 
     def mode(self, backend: str) -> str:
         """The sandbox mode that runs kernels of a backend here."""
@@ -296,7 +305,7 @@ class KernelRun:
         self.mode = host.mode(backend)
         self.deaths = 0
         self.given_up = 0
-        self._proved = False  # an entry showed a CUDA error in all of its draws
+        self._proved = False  # an entry ended a child in all of its draws
         self._session: ChildSession | None = None
         self._built: object = None
         self._room: tuple[int, contextlib.ExitStack] | None = None
@@ -334,8 +343,8 @@ class KernelRun:
     def cell(self, question: Question, draws: int = 1) -> CellResult | None:
         """Put one question, with that many draws or up to the first one that the kernel survives.
 
-        Once an entry showed a CUDA error in `SEEDS` draws, one more such error decides each later entry: it costs a
-        process, and is hardly a matter of luck.
+        Once an entry ended a child in `SEEDS` draws (a CUDA error, a hang), one more such end decides each later entry:
+        it costs a process, and is hardly a matter of luck.
 
         Returns:
             None where it says nothing about the kernel (the engine here cannot run this dtype, for one).
@@ -363,7 +372,7 @@ class KernelRun:
 
     def _cell(self, question: Question, draws: int) -> CellResult | None:
         found: list[CellResult] = []
-        before = self.given_up
+        before = self._ended
         for index in range(draws):
             if self.deaths > RESTARTS:
                 raise KernelBroken(f"it ended its process {self.deaths} times")
@@ -379,10 +388,14 @@ class KernelRun:
                 found.append(cell)
             if not found[-1].killed:
                 break  # a kill has to hold in every draw
-            if self._proved and self.given_up > before:
+            if self._proved and self._ended > before:
                 break
-        self._proved |= self.given_up - before == draws == SEEDS
+        self._proved |= self._ended - before == draws == SEEDS
         return merged(found)
+
+    @property
+    def _ended(self) -> int:
+        return self.deaths + self.given_up
 
     def _open(self, question: Question, draw: _Draw) -> ChildSession:
         if self._session is None:
@@ -404,9 +417,10 @@ class KernelRun:
     def _ask(self, question: Question, draw: _Draw) -> CellResult:
         session = self._open(question, draw)
         specs = [OutputSpec(tuple(t.shape), t.dtype) for t in draw.official]
+        limit_s = self.host.limit_s(self.mode, draw.nbytes)
         answers: list[CellResult] = []
         for i, variant in enumerate(self._variants(question)):
-            reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2], moved=i % 2 == 1)
+            reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2], i % 2 == 1, limit_s)
             answers.append(_judged(question, draw, reply))
             if answers[-1].killed:
                 break

@@ -14,7 +14,7 @@ import torch
 from ..suites.draw import forget_models
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text, short
-from ..suites.oracle import free_memory
+from ..suites.oracle import free_memory, give_back_memory
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.tolerance import TolerancePolicy
 from . import screen as screening
@@ -57,6 +57,10 @@ class Checker:
         if self.on_gpu and not torch.cuda.is_available():
             raise InputError(f"device {self.config.device} was asked for, but torch sees no GPU here: use --device cpu")
         self.device = "cuda:0" if self.on_gpu else "cpu"
+        if self.on_gpu and self.config.memory_bytes:  # the gate takes what it may have: the rest is somebody else's
+            most = self.config.memory_bytes + self.config.truth_bytes
+            total = torch.cuda.get_device_properties(0).total_memory
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), 0)
         self.policy = _policy(self.config)
         self.official = _official(self.config, self.device)
         try:
@@ -155,19 +159,19 @@ class Checker:
             self.zygote(mode)
         with self.gate.shared(), clock.phase("plan"):
             plan = self.planner.plan(task, spec, self._free_bytes)
+            give_back_memory(torch.device(self.device))
         verdict = replace(verdict, suite=short(plan.suite), notes=(*verdict.notes, *plan.notes))
         if not plan.questions:
             return _timed(_nothing_to_ask(verdict, plan), started, clock)
         for attempt in range(2):
             try:
                 return _timed(self._try(task, spec, plan, mode, verdict, clock), started, clock)
-            except ChildFailure as failure:
+            except ChildFailure as failure:  # one that cannot be made may lack memory as well
                 reason, message = failure.reason, failure.message
             except (MemoryError, torch.OutOfMemoryError) as error:
                 reason, message = "out-of-memory", str(error)
-                if self.on_gpu:
-                    forget_models()
-                    torch.cuda.empty_cache()
+            forget_models()
+            give_back_memory(torch.device(self.device), keep=0)
             if attempt or self._closed:
                 verdict = replace(verdict, verdict=Outcome.INFRA_ERROR, reason=reason, message=message)
         return _timed(verdict, started, clock)
@@ -198,6 +202,7 @@ class Checker:
                     verdict = self._speed(trial, answers, verdict)
         finally:
             trial.close()
+            give_back_memory(torch.device(self.device))
         return replace(verdict, engine=trial.engine, notes=(*verdict.notes, *trial.notes))
 
     def _speed(self, trial: Trial, answers: Sequence[Answer], verdict: Verdict) -> Verdict:

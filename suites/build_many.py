@@ -86,8 +86,9 @@ def build_many(
     room = Room()
 
     def build(problem: Problem) -> Outcome:
-        with room.share(_part(problem, torch.device(device))):
-            return _outcome(problem, device, policy, beside_others=workers > 1)
+        part = max(_part(problem, torch.device(device)), 1 / (4 * workers))  # a context takes some in any case
+        with room.share(part):
+            return _outcome(problem, device, policy, part if workers > 1 else 1.0)
 
     with ThreadPoolExecutor(workers) as pool:
         try:
@@ -103,7 +104,7 @@ def build_many(
             pool.shutdown(cancel_futures=True)
             raise
     for problem in crowded:
-        done(_outcome(problem, device, policy, beside_others=False))
+        done(_outcome(problem, device, policy, part=1.0))
 
 
 def _part(problem: Problem, device: torch.device) -> float:
@@ -117,13 +118,13 @@ def _part(problem: Problem, device: torch.device) -> float:
     return min(1.0, GPU_SHARE * size / torch.cuda.get_device_properties(device).total_memory)
 
 
-def _outcome(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Outcome:
+def _outcome(problem: Problem, device: str, policy: TolerancePolicy, part: float) -> Outcome:
     found = stored(cache_key(problem, torch.device(device).type, policy.name))
     if found is not None:
         return Outcome(problem.id, *found)
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
-            return Outcome(problem.id, *child.submit(_build, problem, device, policy, beside_others).result())
+            return Outcome(problem.id, *child.submit(_build, problem, device, policy, part).result())
     except _Crowded:
         raise
     except InputError as error:
@@ -131,19 +132,21 @@ def _outcome(problem: Problem, device: str, policy: TolerancePolicy, beside_othe
     except BrokenProcessPool:
         return Outcome(problem.id, None, (), "the process that built it was ended (perhaps for lack of memory)")
     except Exception as error:  # whatever it was, it costs this problem alone, and is said
-        if beside_others and is_out_of_memory(error):
+        if part < 1.0 and is_out_of_memory(error):
             raise _Crowded from error
         return Outcome(problem.id, None, (), f"{type(error).__name__}: {error}")
 
 
-def _build(problem: Problem, device: str, policy: TolerancePolicy, beside_others: bool) -> Built:
+def _build(problem: Problem, device: str, policy: TolerancePolicy, part: float) -> Built:
     """In the child: the suite, stored unless memory was short and the others are to blame."""
-    if beside_others:
+    if part < 1.0:
         torch.set_num_threads(1)
+        if torch.device(device).type == "cuda":  # what is free is not all its own
+            torch.cuda.set_per_process_memory_fraction(part, torch.device(device))
 
     def build() -> Built:
         built = build_default_suite(problem, device, policy)
-        if beside_others and _short_of_memory(built):
+        if part < 1.0 and _short_of_memory(built):
             raise _Crowded
         return built
 

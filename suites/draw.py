@@ -34,6 +34,7 @@ class Drawn:
         model_seed: what the reference's parameters are drawn from.
         dtype: floating-point dtype of inputs and parameters.
         device: where the inputs are.
+        parameters_on: where the reference's parameters are drawn.
     """
 
     inputs: list[Any]
@@ -43,24 +44,26 @@ class Drawn:
     model_seed: int
     dtype: torch.dtype
     device: torch.device
+    parameters_on: torch.device
 
     def build_model(self) -> nn.Module:
         """The reference with this draw's parameters, rounded to the entry's dtype, on the judge's device.
 
-        Parameters are drawn on the CPU, as in KernelBench's checker and in a candidate's process: one that makes
-        the same layers under the same seed has the same parameters, also where its constructor prepares something from
-        them. Drawing 67 million of them takes a second, and one draw's reference is built for its truth, for every
-        member of the envelope and for the candidate, so the last ones drawn are kept and copied.
+        One draw's reference is built for its truth, for every member of the envelope and for the candidate; large ones
+        are kept and copied.
         """
 
         def build() -> nn.Module:
-            return self.loaded.build_model(self.init_inputs, self.model_seed, self.device, self.dtype, "cpu")
+            return self.loaded.build_model(
+                self.init_inputs, self.model_seed, self.device, self.dtype, self.parameters_on
+            )
 
         if any(isinstance(v, Tensor) for v in self.init_inputs):
             return build()
         loaded = self.loaded
         constants = tuple(sorted((k, repr(v)) for k, v in loaded.constants.items()))
-        key = loaded.problem.hash, constants, repr(self.init_inputs), self.model_seed, str(self.device), self.dtype
+        places = str(self.device), str(self.parameters_on)
+        key = loaded.problem.hash, constants, repr(self.init_inputs), self.model_seed, places, self.dtype
         return _MODELS.get(key, self.device, build)
 
 
@@ -148,7 +151,13 @@ def entry_seeds(entry: Entry, seed: int) -> tuple[int, int]:
     return seed, derive_seed(b"kernelward model", seed)
 
 
-def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.device = "cpu") -> Drawn:
+def draw_entry(
+    problem: Problem,
+    entry: Entry,
+    seed: int,
+    device: str | torch.device = "cpu",
+    parameters_on: str | torch.device = "cpu",
+) -> Drawn:
     """Draw an entry's inputs and constructor arguments.
 
     `get_inputs` runs on the judge's device, or on the CPU where the entry says so; then the entry's generator and
@@ -159,6 +168,9 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
         entry: the recipe.
         seed: secret seed in [0, 2**63); unused under the `kernelbench` seed policy.
         device: the judge's device.
+        parameters_on: where the reference's parameters are drawn. The CPU is what KernelBench's checker uses, and a
+            candidate's process: one that makes the same layers under the same seed has the same parameters, also where
+            its constructor prepares something from them. It takes a second for 67 million; a GPU needs a millisecond.
 
     Raises:
         InputError: the problem's code raises, or the entry names an unknown constant, dtype or generator.
@@ -179,7 +191,7 @@ def draw_entry(problem: Problem, entry: Entry, seed: int, device: str | torch.de
     else:
         generator.resolve(dict(entry.params))
     inputs = [_place(_scaled(v, entry.scale), target, dtype) for v in inputs]
-    return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target)
+    return Drawn(inputs, init_inputs, loaded, input_seed, model_seed, dtype, target, torch.device(parameters_on))
 
 
 def entry_bytes(problem: Problem, entry: Entry) -> int:

@@ -278,8 +278,33 @@ def _joined(parts: Sequence[Selection | None]) -> Selection | None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that may still be allocated: what CUDA and torch's own cache have left, or half of the free host memory."""
+    """Bytes that may still be allocated: what CUDA and torch's own cache have left, or half of the free host memory.
+
+    Where this process has a bound on its part of a GPU, at most what is left of that.
+    """
     if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free, total = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_allocated(device)
+        bound = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        return min(free + torch.cuda.memory_reserved(device), bound) - held
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+KEPT_SHARE = 32  # of a device's memory torch may keep one part in so many, where others want the rest
+
+
+def give_back_memory(device: torch.device, keep: int | None = None) -> None:
+    """Return to a GPU what torch keeps of its memory without using it, where that is much; elsewhere nothing.
+
+    The gate and large truths take what is free. A judge may share its GPU with a trainer, and each candidate's process
+    needs a context of its own.
+
+    Args:
+        keep: bytes that may stay; by default a part of the device's memory, since to take it again costs time.
+    """
+    if device.type != "cuda":
+        return
+    if keep is None:
+        keep = torch.cuda.get_device_properties(device).total_memory // KEPT_SHARE
+    if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > keep:
+        torch.cuda.empty_cache()

@@ -174,6 +174,10 @@ def admit(
         return Admission(entry, False, error.reason, error.detail, error.measured)
     except OracleError as error:
         return Admission(entry, False, error.reason, str(error))
+    except Exception as error:  # wherever in the comparisons it was
+        if not is_out_of_memory(error):
+            raise
+        return Admission(entry, False, OUT_OF_MEMORY, str(error))
     return Admission(entry, True, measured=measured)
 
 
@@ -184,7 +188,8 @@ def admission_seed(problem: Problem, entry: Entry, draw: int) -> int:
 
 def _draw(problem: Problem, entry: Entry, draw: int, device: torch.device) -> Drawn:
     try:
-        return draw_entry(problem, entry, admission_seed(problem, entry, draw), device)
+        # nothing but the reference is built here: its parameters may come from where they are drawn fastest
+        return draw_entry(problem, entry, admission_seed(problem, entry, draw), device, parameters_on=device)
     except InputError as error:
         raise _Rejection("draw-raises", str(error)) from error
     except Exception as error:

@@ -369,6 +369,7 @@ class ChildSession:
         variant: Mapping[str, Any] | None = None,
         poison: int = 0xFF,
         moved: bool = False,
+        limit_s: float | None = None,
     ) -> RunReply:
         """One forward call on copies of the inputs.
 
@@ -380,6 +381,7 @@ class ChildSession:
             poison: the byte that outputs, guards and freshly allocated memory hold before they are written.
             moved: inputs and outputs lie at other addresses than in a call of the same size that is not moved. What was
                 kept from there by reference is not what is given here; what was kept by address is noticed without.
+            limit_s: seconds on the wall; by default `Limits.run_s`.
 
         Raises:
             ChildFailure: `incorrect` (`shape`, `dtype`, `count`, `type`, `layout`, `device`), `runtime_error`,
@@ -410,7 +412,7 @@ class ChildSession:
             self._expect(given, taken)
             started = time.monotonic()
             fds = [*self._given.descriptors(), *self._taken.descriptors()]
-            reply = self._call("run", message, fds, self.limits.run_s)
+            reply = self._call("run", message, fds, self.limits.run_s if limit_s is None else limit_s)
             seconds = time.monotonic() - started
             fault = fault_of(reply, "run")
             if fault is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -186,6 +187,38 @@ def test_a_kernel_that_ends_cuda_contexts_costs_one_process_an_entry_once_that_i
         found = [run.cell(Question(entry, measured), 3) for entry in (declared, small, declared)]
         assert run.given_up == 5
     assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("crash", 1), ("crash", 1)]
+
+
+def test_a_kernel_that_ends_its_process_costs_one_an_entry_once_that_is_known(running: Evaluator) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    small, declared = Entry.make("normal", constants={"rows": 5}), Entry.make("normal")
+    measured = admit(problem, declared, seeds=2).measured
+    source = (
+        "import os\nimport torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        os._exit(7)\n"
+    )
+    with running.open(source, "torch", problem) as run:
+        found = [run.cell(Question(entry, measured), 3) for entry in (declared, small, declared)]
+        assert run.deaths == 5
+    assert [c and (c.cls, c.seeds) for c in found] == [("crash", 3), ("crash", 1), ("crash", 1)]
+
+
+HANGS = WILD.replace("if (i < n) y[i] = fmaxf(n == 165 ? x[i + (1L << 40)] : x[i], 0.0f);", "while (n) y[0] = ++i;")
+
+
+@pytest.mark.gpu
+def test_a_compiled_kernel_that_hangs_on_a_small_entry_is_waited_for_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    monkeypatch.setattr(evaluate, "HANGS_S", 2.0)
+    with Evaluator("cuda") as evaluator, evaluator.open(HANGS, "cuda", problem) as run:
+        question = Question(
+            Entry.make("normal"), admit(problem, Entry.make("normal"), seeds=2, device="cuda:0").measured
+        )
+        evaluator.draw(problem, question, 0)
+        began = time.monotonic()
+        found = run.cell(question)
+        assert time.monotonic() - began < evaluate.LIMITS_GPU.run_s
+    assert found is not None
+    assert found.cls == "hang"
 
 
 def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(

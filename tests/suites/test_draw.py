@@ -223,6 +223,17 @@ def test_an_entry_drawn_on_the_cpu_has_the_same_values_on_the_gpu() -> None:
     assert torch.equal(here.build_model().conv.weight, there.build_model().conv.weight.cpu())
 
 
+@pytest.mark.gpu
+def test_parameters_drawn_on_the_gpu_repeat_and_a_candidate_gets_those_of_the_cpu() -> None:
+    problem = find_problem("conv2d", EXAMPLES)
+    first, second = (draw_entry(problem, Entry(), 0, "cuda", parameters_on="cuda").build_model() for _ in range(2))
+    usual = draw_entry(problem, Entry(), 0, "cuda").build_model()
+    assert torch.equal(first.conv.weight, second.conv.weight)
+    assert first.conv.weight.is_cuda
+    assert not torch.equal(first.conv.weight, usual.conv.weight)
+    assert first.conv.weight.std() == pytest.approx(float(usual.conv.weight.std()), rel=0.2)
+
+
 def test_models_that_are_kept_to_be_copied_stay_within_their_bound_and_can_be_forgotten() -> None:
     models = _Models(2 * LARGE_MODEL, 0)
     built: list[int] = []

@@ -169,6 +169,19 @@ def test_a_sequential_convolution_errs_about_as_far_as_one_thread_per_output(cha
     assert emulated == pytest.approx(true, rel=0.2)
 
 
+def test_of_a_large_convolution_whole_items_of_the_batch_are_followed_to_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    conv = nn.Conv2d(32, 4, 3, bias=False)
+    x = -rand(8, 32, 9, 9).abs()
+    [every], _ = run("sequential", conv, x)
+    own = conv(x)
+    monkeypatch.setattr(emulate_order, "_ADDED", {"cpu": 2 * own[0].numel() * 32 * 9})
+    [some], _ = run("sequential", conv, x)
+    assert [torch.equal(a, b) for a, b in zip(some, every, strict=True)] == [True, *[False] * 6, True]
+    assert torch.equal(some[1:-1], own[1:-1])
+
+
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**31), length=st.integers(2, 2048), signed=st.booleans(), spread=st.sampled_from([0, 2, 6]))
 def test_permuting_a_sum_stays_within_the_tolerance_of_the_orders(

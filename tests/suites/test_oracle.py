@@ -12,7 +12,15 @@ from kernelward.suites.compare import normalised_error
 from kernelward.suites.draw import Drawn, draw_entry
 from kernelward.suites.entry import Entry
 from kernelward.suites.fan_in import fan_in
-from kernelward.suites.oracle import TRUE_FP32, OracleError, ReferenceFlags, compute_truth, reference_outputs
+from kernelward.suites.oracle import (
+    TRUE_FP32,
+    OracleError,
+    ReferenceFlags,
+    compute_truth,
+    free_memory,
+    give_back_memory,
+    reference_outputs,
+)
 from kernelward.suites.problem import problem_from_source
 from kernelward.suites.slices import SlicePlan, find_plan
 from torch import Tensor
@@ -321,3 +329,21 @@ def test_truth_on_a_gpu_agrees_with_the_cpu(name: str) -> None:
     for a, b in zip(truth.outputs, there.outputs, strict=True):
         assert a.is_cuda
         assert normalised_error(a.cpu(), b) < 1e-12
+
+
+@pytest.mark.gpu
+def test_memory_that_torch_keeps_unused_is_given_back_and_a_bound_is_what_is_free() -> None:
+    device = torch.device("cuda", 0)
+    give_back_memory(device, keep=0)
+    before = torch.cuda.memory_reserved(device)
+    torch.empty(1 << 30, dtype=torch.uint8, device=device)
+    give_back_memory(device, keep=2 << 30)  # little enough to stay
+    assert torch.cuda.memory_reserved(device) >= before + (1 << 30)
+    give_back_memory(device, keep=0)
+    assert torch.cuda.memory_reserved(device) <= before
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction((2 << 30) / total, device)
+    try:
+        assert free_memory(device) <= 2 << 30
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
