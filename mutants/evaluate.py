@@ -306,6 +306,7 @@ class KernelRun:
         self.deaths = 0
         self.given_up = 0
         self._proved = False  # an entry ended a child in all of its draws
+        self._ends: dict[Hashable, bool] = {}  # by shape: whether all entries that were asked ended a child
         self._session: ChildSession | None = None
         self._built: object = None
         self._room: tuple[int, contextlib.ExitStack] | None = None
@@ -391,7 +392,16 @@ class KernelRun:
             if self._proved and self._ended > before:
                 break
         self._proved |= self._ended - before == draws == SEEDS
+        shape = question.entry.constants
+        self._ends[shape] = self._ends.get(shape, True) and self._ended > before
         return merged(found)
+
+    def ends_at(self, question: Question) -> bool:
+        """Whether the kernel is known to end processes, and did so in every entry of this one's shape that was asked.
+
+        On a GPU only: elsewhere an error costs none.
+        """
+        return self.host.on_gpu and self._proved and self._ends.get(question.entry.constants, False)
 
     @property
     def _ended(self) -> int:

@@ -7,14 +7,20 @@ protocol stops there too.
 On a GPU one mutant in four, by the hash of its id, is put to entries of many megabytes; the others only to those of the
 pool, and only where no cheaper entry shows them wrong. So the pool decides the fate of every mutant, and what official
 protocols detect is counted on a fair sample.
+
+A CUDA error costs a process and its context there, a second or more beside other lanes. A mutant that is known for it
+is put to the dense entries of each shape (one of them is in every suite); where all of these end it, the others of that
+shape are left out, and unknown.
 """
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from ..suites.hashing import stable_hash
 from ..suites.oracle import OracleError
 from ..suites.problem import Problem
+from ..suites.select import DENSE
 from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
 from .mutant import Mutant
 
@@ -104,13 +110,25 @@ def _ask_pool(
     all_of_them: bool,
     shown: bool,
 ) -> None:
-    for asked in sorted(pool, key=lambda a: a.costly):
-        if asked.costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
-            return
-        if (asked.id, asked.question.variant) not in done:
-            cell = _cell(run, asked.question, SEEDS)
-            if cell is not None:
-                found.append((asked.id, cell))
+    missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in done]
+    for (costly, _), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
+        spared: list[Asked] = []
+        for asked in group:
+            if costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
+                return
+            if run.ends_at(asked.question) and asked.question.entry.generator not in DENSE:
+                spared.append(asked)
+            else:
+                _ask(run, asked, found)
+        for asked in spared:
+            if not run.ends_at(asked.question):  # a dense one did not, so they may tell more
+                _ask(run, asked, found)
+
+
+def _ask(run: KernelRun, asked: Asked, found: list[tuple[int, CellResult]]) -> None:
+    cell = _cell(run, asked.question, SEEDS)
+    if cell is not None:
+        found.append((asked.id, cell))
 
 
 def _ask_official(run: KernelRun, group: Official, done: CellsDone, found: list[tuple[int, CellResult]]) -> None:

@@ -285,7 +285,8 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
         held = torch.cuda.memory_allocated(device)
-        bound = int(torch.cuda.get_per_process_memory_fraction(device) * total)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        bound = int(torch.cuda.get_per_process_memory_fraction(index) * total)
         return min(free + torch.cuda.memory_reserved(device), bound) - held
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 

@@ -89,3 +89,34 @@ def test_where_nothing_is_costly_every_mutant_is_put_to_everything(running: Eval
 def test_the_sample_is_one_in_so_many() -> None:
     taken = sum(in_sample(f"{i:016x}") for i in range(4000))
     assert 4000 / SAMPLE * 0.9 < taken < 4000 / SAMPLE * 1.1
+
+
+ENDS = "(__import__('os')._exit(7) if {} else torch.relu(x))"
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [
+        ("True", {"normal 9": 3, "normal": 1}),
+        ("len(x) == 9", {"normal 9": 3, "normal": 1, "spiky": 1}),
+        ("len(x) == 9 and x.abs().max() > 8", {"spiky 9": 3, "normal 9": 1, "negative 9": 1, "normal": 1, "spiky": 1}),
+    ],
+    ids=["everywhere", "at one shape", "by its data"],
+)
+def test_a_kernel_that_ends_processes_is_put_to_the_dense_entries_of_a_shape_and_to_more_where_these_do_not_show_it(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, when: str, expected: dict[str, int]
+) -> None:
+    recipes = [(name, rows) for rows in (9, 8) for name in ("normal", "spiky", "negative")]
+    if "abs" in when:
+        recipes[:2] = reversed(recipes[:2])  # what it shows first is a spike
+    names = [name if rows == 8 else f"{name} {rows}" for name, rows in recipes[:-1]]
+    entries = [Entry.make(name, constants={} if rows == 8 else {"rows": rows}) for name, rows in recipes[:-1]]
+    pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
+    mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(ENDS.format(when)))
+    with Evaluator() as evaluator:
+        everything = measure_mutant(evaluator, problem, mutant, pool, (), ()).cells
+        monkeypatch.setattr(evaluator, "on_gpu", True)  # there a process that ends is costly
+        found = measure_mutant(evaluator, problem, mutant, pool, (), ())
+    assert not found.broken
+    assert {names[i]: cell.seeds for i, cell in found.cells} == expected
+    assert len(everything) == (len(pool) if "abs" in when else 3)  # elsewhere a row ends where it died too often
