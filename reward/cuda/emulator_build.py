@@ -21,7 +21,7 @@ from ..sandbox.engine import CompileFailure
 from .emulator_translate import Unit
 
 INCLUDE = Path(__file__).parent / "include"
-_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp", "emu/timed.cpp")
+_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp", "emu/timed.cpp", "emu/calls.cpp")
 _HEADER = "kernelward/torch.h"
 _PREFIX = "prefix.h"
 _OBJECTS, _HEADERS = "objects", "headers"

@@ -380,6 +380,49 @@ def test_the_last_block_may_read_what_was_fenced(build: Any, fence: str, found: 
     assert codes(module) == found
 
 
+def test_accesses_are_seen_again_after_runs_that_left_the_calls_for_them_out(build: Any) -> None:
+    kernel = """__global__ void k(const float* x, float* y) {
+        __shared__ float s[64];
+        s[threadIdx.x] = x[threadIdx.x];
+        y[threadIdx.x] = s[63 - threadIdx.x] + s[threadIdx.x];
+    }"""
+    module, x = build(host(kernel, "k<<<1, 64>>>(X_PTR, Y_PTR)")), torch.arange(64.0)
+    seen, timed = [], []
+    unwatched = STRICT_VARIANTS
+    for variant in (PLAIN_VARIANT, RACE_VARIANT, *unwatched, RACE_VARIANT, *unwatched, PLAIN_VARIANT, RACE_VARIANT):
+        module.configure(variant)
+        y = module.f(x)
+        races = [(f.message, f.count) for f in module.report()["findings"] if f.code == "race"]
+        assert bool(races) == variant.races
+        seen += races
+        if variant.order is Order.TIMED:
+            timed.append(y)
+    assert seen == seen[:1] * 3
+    assert torch.equal(*timed)  # by what it reads when, too
+    assert timed[0].unique().numel() > 1
+
+
+def test_a_thread_that_is_suspended_hands_over_to_each_that_can_run_once_a_round(build: Any) -> None:
+    kernel = """__global__ void k(const float* x, float* y) {
+        __shared__ int turn;
+        if (threadIdx.x == 0) turn = 0;
+        __syncthreads();
+        for (int round = 0; round < 3; round++) {
+            y[round * 64 + threadIdx.x] = turn++;
+            __syncthreads();
+        }
+    }"""
+    module = build(host(kernel, "k<<<1, 64>>>(X_PTR, Y_PTR)", "torch::zeros({3, 64}, x.options())"))
+    for order in (Order.ASCENDING, Order.REVERSED, Order.RANDOM_THREADS):
+        module.configure(Variant(order, NAN_POISON, seed=3))
+        turns = module.f(torch.zeros(64))
+        ordered = torch.equal(turns[0], torch.arange(64.0)), torch.equal(turns[0], torch.arange(63.0, -1.0, -1.0))
+        assert ordered == (order is Order.ASCENDING, order is Order.REVERSED)
+        expected = torch.arange(3)[:, None] * 64 + turns[0][None]  # the same order in each round, all of them
+        assert torch.equal(turns, expected.float())
+        assert torch.equal(turns[0].sort().values, torch.arange(64.0))
+
+
 def test_code_that_trusts_lockstep_is_told_apart_from_races(build: Any) -> None:
     kernel = """__global__ void k(const float* x, float* y) {
     __shared__ volatile float s[64];

@@ -69,6 +69,7 @@ struct Runtime {
   Fiber* fiber_of[kMaxThreads];
   int line[kMaxThreads];
   Warp warp[kMaxWarps];
+  int at = 0, end = 0;  // positions of a sweep: the thread that runs, and where it ends; end is 0 elsewhere
   int next = 0, limit = 0, alive = 0, at_barrier = 0, at_warp = 0, votes = 0, counted = 0;
   size_t static_bytes = 0;
   std::vector<SharedArea*> areas;  // entered by this block
@@ -102,6 +103,10 @@ extern Runtime rt;
 // What instrumented accesses are reported for, while a kernel runs.
 enum class Watch : int { kNothing, kRaces, kTime };
 extern Watch watch;
+// While nothing is watched, calls that report an access are taken out of the code as they are met. `see_calls` says whether
+// they have to be there, and is false where they cannot be put back.
+void leave_out(void* after, void* target);
+bool see_calls(bool needed);
 
 void suspend();
 void resume(Fiber* f);

@@ -63,6 +63,7 @@ template <int M, int N, int K, class T, class P> void store_matrix_sync(P* p, co
   }
   __syncwarp();
 }
+template <int N> struct kw_floats { typedef float type __attribute__((vector_size(N * sizeof(float)))); };
 template <int M, int N, int K, class A, class LA, class B, class LB, class C, class D>
 KW_UNTRACKED void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<matrix_a, M, N, K, A, LA>& a,
                            const fragment<matrix_b, M, N, K, B, LB>& b, const fragment<accumulator, M, N, K, C>& c) {
@@ -73,12 +74,16 @@ KW_UNTRACKED void mma_sync(fragment<accumulator, M, N, K, D>& d, const fragment<
   for (int i = 0; i < M * K / 32; i++) left[l * (M * K / 32) + unsigned(i)] = tf32 ? __float_to_tf32(float(a.x[i])) : float(a.x[i]);
   for (int i = 0; i < K * N / 32; i++) right[l * (K * N / 32) + unsigned(i)] = tf32 ? __float_to_tf32(float(b.x[i])) : float(b.x[i]);
   __syncwarp();
-  for (int i = 0; i < M * N / 32; i++) {
-    unsigned e = l * (M * N / 32) + unsigned(i), r = e / N, k = e % N;
-    float sum = float(c.x[i]);
-    for (int j = 0; j < K; j++) sum += left[r * K + unsigned(j)] * right[unsigned(j) * N + k];
-    d.x[i] = sum;
+  constexpr int each = M * N / 32;  // of one row
+  using Part = typename kw_floats<each>::type;
+  unsigned r = l * each / N, k = l * each % N;
+  Part sum{}, row{};
+  for (int i = 0; i < each; i++) sum[i] = float(c.x[i]);
+  for (int j = 0; j < K; j++) {
+    std::memcpy(&row, right + unsigned(j) * N + k, sizeof row);
+    sum += left[r * K + unsigned(j)] * row;
   }
+  for (int i = 0; i < each; i++) d.x[i] = sum[i];
   __syncwarp();
 }
 
