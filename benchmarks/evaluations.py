@@ -10,6 +10,9 @@ answers zero is put to every entry first. On a GPU each worker is a process that
 compiled anew (a mark in its source keeps caches out), and its row is written to a matrix. What the gate measures before
 (`pools`) is no part of the figure; with --out, a later run of the same build does not ask it again.
 
+Beside the figure for all cells of a calibration stand those of its parts, by the time that their own cells take without
+compiling: entries at changed shapes (suites are mostly made of them), at declared ones, and official protocols' draws.
+
 The figure is the sum of what each worker did in a second, from the start to the end of its own last mutant; with
 --seconds no mutant begins after so many. In a calibration a worker that ends takes another problem; here it has none.
 """
@@ -43,6 +46,7 @@ from kernelward.mutants.matrix import Matrix
 from kernelward.mutants.matrix_schema import Cell, MutantRow, SubstrateRow
 from kernelward.mutants.measure import measure_mutant
 from kernelward.mutants.mutant import Mutant, Substrate, generate
+from kernelward.reward.cuda.emulator import PLAIN_VARIANT
 from kernelward.reward.sandbox.session import ChildSession, Zygote
 from kernelward.suites.devices import resolve_device
 from rich.console import Console
@@ -115,11 +119,28 @@ def watch() -> Stopwatch:
     return found
 
 
+def watch_parts() -> Stopwatch:
+    """A stopwatch on the cells, by what they are asked; what loads a kernel counts apart."""
+    found = Stopwatch()
+    found.wrap(evaluate.KernelRun, "cell", _part_of)
+    found.wrap(evaluate.KernelRun, "_open", "load and construct")
+    return found
+
+
+PARTS = ("changed shapes", "declared shapes", "official protocols")
+
+
+def _part_of(_: evaluate.KernelRun, question: evaluate.Question, *rest: Any) -> str:
+    if question.measured is None:
+        return PARTS[2]
+    return PARTS[1] if question.entry.declared_shape else PARTS[0]
+
+
 def _run_name(
     _: ChildSession, inputs: Sequence[Any], specs: Any, seed: int, variant: dict[str, Any], *rest: Any, **more: Any
 ) -> str:
-    """Which kind of run: the race check has a build of its own, and draws of official protocols are larger."""
-    kind = "race check" if variant.get("races") else "strict" if variant else "plain"
+    """Which kind of run: the race check sees every access, the plain one stands in for a GPU and keeps time."""
+    kind = "race check" if variant.get("races") else "plain" if variant in ({}, PLAIN_VARIANT.to_json()) else "strict"
     size = sum(t.numel() * t.element_size() for t in inputs if isinstance(t, torch.Tensor))
     return f"run, {kind}, {'small' if size <= SMALL else 'large'} inputs"
 
@@ -174,7 +195,7 @@ def in_turns(found: list[list[tuple[Work, int, Mutant]]]) -> list[tuple[Work, in
     return [own[i] for i in range(max(map(len, found), default=0)) for own in found if i < len(own)]
 
 
-_watched: Stopwatch | None = None
+_watched: tuple[Stopwatch, Stopwatch] | None = None
 
 
 def _begin(evaluator: evaluate.Evaluator, kernels: list[tuple[Work, Substrate]]) -> None:
@@ -182,10 +203,10 @@ def _begin(evaluator: evaluate.Evaluator, kernels: list[tuple[Work, Substrate]])
     global _watched
     for work, substrate in kernels:
         warm(evaluator, work, substrate)
-    _watched = watch()
+    _watched = watch(), watch_parts()
 
 
-def _spent(_: evaluate.Evaluator) -> Stopwatch:
+def _spent(_: evaluate.Evaluator) -> tuple[Stopwatch, Stopwatch]:
     assert _watched is not None
     return _watched
 
@@ -199,7 +220,7 @@ def measure(
         backend: run.matrix.add_environment(evaluate.environment(evaluator, backend))
         for backend in {s.backend for _, s, _ in prepared}
     }
-    parts = [in_turns(todo[lane::workers]) if apart else [] for lane in range(workers)]
+    own = [in_turns(todo[lane::workers]) if apart else [] for lane in range(workers)]
     everything = iter(in_turns(todo))
     classes: Counter[str] = Counter()
     draws = broken = begun = 0
@@ -232,7 +253,7 @@ def measure(
 
     def lane_of(lane: int) -> float:
         # on a GPU what was drawn is kept in the lane that drew it
-        items, done = iter(parts[lane]) if apart else iter(take, None), 0
+        items, done = iter(own[lane]) if apart else iter(take, None), 0
         for item in items:
             done += one(lane, item)
             if time.perf_counter() - started > limit:
@@ -244,12 +265,13 @@ def measure(
             kernels = [[(work, s) for work, s, _ in prepared[lane::workers]] for lane in range(workers)]
             list(executor.map(lambda lane: lanes.run(lane, _begin, kernels[lane]), range(workers)))
             say("lanes are warm")
-        watched, started = watch(), time.perf_counter()
+        watched, parts, started = watch(), watch_parts(), time.perf_counter()
         rate = sum(executor.map(lane_of, range(workers)))
         seconds = time.perf_counter() - started
         say("measured")
         for lane in range(workers) if apart else ():
-            watched.add(lanes.run(lane, _spent))
+            for total, own in zip((watched, parts), lanes.run(lane, _spent), strict=True):
+                total.add(own)
     cells = sum(classes.values())
     busy = seconds * workers
     phases = dict(sorted(watched.seconds.items(), key=lambda item: -item[1]))
@@ -266,6 +288,15 @@ def measure(
         "phases": {
             name: {"seconds": round(spent, 2), "calls": watched.calls[name], "share": round(spent / busy, 4)}
             for name, spent in phases.items()
+        },
+        "parts": {
+            name: {
+                "evaluations": parts.calls[name],
+                "seconds": round(parts.seconds[name], 2),
+                "per_second": round(workers * parts.calls[name] / parts.seconds[name], 1),
+            }
+            for name in PARTS
+            if parts.calls[name]
         },
         "elsewhere": round(1 - sum(phases.values()) / busy, 4),
     }
@@ -346,6 +377,10 @@ def show(found: dict[str, Any]) -> None:
         f"{found['broken']} rows ended early",
         highlight=False,
     )
+    table = Table("of these, with all workers at it", "evaluations", "a second")
+    for name, part in found["parts"].items():
+        table.add_row(name, str(part["evaluations"]), str(part["per_second"]))
+    console.print(table)
     table = Table("where the workers' time goes", "share", "seconds", "calls", "ms a call")
     for name, phase in found["phases"].items():
         each = 1000 * phase["seconds"] / phase["calls"]

@@ -1,8 +1,11 @@
 """Fill one mutant's row of the kill matrix, lazily: cells that no decision needs stay empty.
 
 The pool's entries are asked over one draw, and where that shows the mutant wrong, over all three: a kill has to hold in
-each. Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the
-protocol stops there too.
+each. Once `WITNESSES` entries showed it so, one draw decides each of the others: of 15,415 cells of two matrices whose
+first draw killed, 117 did not hold in three (0.8 %), and such a mutant is not one that a single entry shows.
+
+Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the protocol
+stops there too.
 
 On a GPU one mutant in four, by the hash of its id, is put to entries of many megabytes; the others only to those of the
 pool, and only where no cheaper entry shows them wrong. So the pool decides the fate of every mutant, and what official
@@ -24,6 +27,7 @@ from ..suites.select import DENSE
 from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
 from .mutant import Mutant
 
+WITNESSES = 5  # entries that show a mutant in all draws before one draw is enough
 SAMPLE = 4  # one mutant in so many is put to costly entries that nothing about itself depends on
 CellsDone = Collection[tuple[int, Variant]]
 """(matrix id of an entry, variant) of the cells that are there."""
@@ -126,7 +130,8 @@ def _ask_pool(
 
 
 def _ask(run: KernelRun, asked: Asked, found: list[tuple[int, CellResult]]) -> None:
-    cell = _cell(run, asked.question, SEEDS)
+    witnesses = sum(cell.killed and cell.seeds == SEEDS for _, cell in found)
+    cell = _cell(run, asked.question, SEEDS if witnesses < WITNESSES else 1)
     if cell is not None:
         found.append((asked.id, cell))
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from kernelward.mutants.evaluate import SEEDS, Evaluator, Question
-from kernelward.mutants.measure import SAMPLE, Asked, Official, in_sample, measure_mutant
+from kernelward.mutants.measure import SAMPLE, WITNESSES, Asked, Official, in_sample, measure_mutant
 from kernelward.mutants.mutant import Mutant
 from kernelward.suites.entry import Entry
 from kernelward.suites.problem import Problem, problem_from_source
@@ -120,3 +120,16 @@ def test_a_kernel_that_ends_processes_is_put_to_the_dense_entries_of_a_shape_and
     assert not found.broken
     assert {names[i]: cell.seeds for i, cell in found.cells} == expected
     assert len(everything) == (len(pool) if "abs" in when else 3)  # elsewhere a row ends where it died too often
+
+
+def test_of_a_mutant_that_many_entries_show_one_draw_decides_the_others(running: Evaluator, problem: Problem) -> None:
+    entries = [Entry.make("normal", constants={"rows": rows}) for rows in range(2, 5 + WITNESSES)]
+    pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
+    seeds = {}
+    for answer in (WRONG, RIGHT, f"{WRONG} if len(x) % 2 else {RIGHT}"):
+        mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(answer))
+        seeds[answer] = [cell.seeds for _, cell in measure_mutant(running, problem, mutant, pool, (), ()).cells]
+    everywhere, nowhere, odd = seeds.values()
+    assert everywhere == [SEEDS] * WITNESSES + [1] * (len(pool) - WITNESSES)
+    assert nowhere == [1] * len(pool)
+    assert odd == [SEEDS if e.constants[0][1] % 2 else 1 for e in entries]
