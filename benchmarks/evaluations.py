@@ -13,7 +13,7 @@ compiled anew (a mark in its source keeps caches out), and its row is written to
 Beside the figure for all cells of a calibration stand those of its parts, by the time that their own cells take without
 compiling: entries at changed shapes (suites are mostly made of them), at declared ones, and official protocols' draws.
 
-The figure is the sum of what each worker did in a second, from the start to the end of its own last mutant; with
+The figure is cells by the time that a worker needs for one, from the start to the end of its own last mutant; with
 --seconds no mutant begins after so many. In a calibration a worker that ends takes another problem; here it has none.
 """
 
@@ -226,7 +226,7 @@ def measure(
     draws = broken = begun = 0
     lock = threading.Lock()
 
-    def one(lane: int, item: tuple[Work, int, Mutant]) -> int:
+    def one(lane: int, item: tuple[Work, int, Mutant]) -> None:
         nonlocal draws, broken, begun
         work, id, mutant = item
         asked, environment = work.questions, environments[mutant.backend]
@@ -245,20 +245,18 @@ def measure(
             draws += sum(c.seeds for _, c in found.cells)
             broken += bool(found.broken)
             begun += 1
-        return len(found.cells)
 
     def take() -> tuple[Work, int, Mutant] | None:
         with lock:
             return next(everything, None)
 
-    def lane_of(lane: int) -> float:
+    def lane_of(lane: int) -> float:  # seconds
         # on a GPU what was drawn is kept in the lane that drew it
-        items, done = iter(own[lane]) if apart else iter(take, None), 0
-        for item in items:
-            done += one(lane, item)
+        for item in own[lane] if apart else iter(take, None):
+            one(lane, item)
             if time.perf_counter() - started > limit:
                 break
-        return done / (time.perf_counter() - started)
+        return time.perf_counter() - started
 
     with Lanes(evaluator, workers, apart) as lanes, ThreadPoolExecutor(workers) as executor:
         if apart:
@@ -266,21 +264,20 @@ def measure(
             list(executor.map(lambda lane: lanes.run(lane, _begin, kernels[lane]), range(workers)))
             say("lanes are warm")
         watched, parts, started = watch(), watch_parts(), time.perf_counter()
-        rate = sum(executor.map(lane_of, range(workers)))
+        busy = sum(executor.map(lane_of, range(workers)))
         seconds = time.perf_counter() - started
         say("measured")
         for lane in range(workers) if apart else ():
             for total, own in zip((watched, parts), lanes.run(lane, _spent), strict=True):
                 total.add(own)
     cells = sum(classes.values())
-    busy = seconds * workers
     phases = dict(sorted(watched.seconds.items(), key=lambda item: -item[1]))
-    compiling = watched.seconds["load (compile)"] / workers
+    compiling = watched.seconds["load (compile)"]
     return {
         "evaluations": cells,
         "seconds": round(seconds, 2),
-        "per_second": round(rate, 1),
-        "per_second_beside_compiling": round(rate * seconds / max(1e-9, seconds - compiling), 1),
+        "per_second": round(workers * cells / busy, 1),
+        "per_second_beside_compiling": round(workers * cells / max(1e-9, busy - compiling), 1),
         "draws": draws,
         "mutants": begun,
         "broken": broken,

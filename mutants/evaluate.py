@@ -50,7 +50,7 @@ LIMITS = Limits(run_s=10.0, build_s=20.0)
 LIMITS_GPU = Limits(run_s=30.0, build_s=30.0, load_s=120.0)
 #: A compiled kernel on a GPU takes milliseconds at the shapes of small entries, also where a dozen processes share it.
 #: One that hangs is met in several calls, and holds up whatever shares the device with it.
-HANGS_S, HANGS_BYTES = 5.0, 16 << 20
+HANGS_S, HANGS_BYTES = LIMITS.run_s, 16 << 20
 RESTARTS = 4  # children of one kernel that may die before what is left of its row is left out
 #: The same for children in which CUDA reported an error. It would report it for whatever is asked of them later.
 GIVEN_UP = 50
@@ -393,8 +393,9 @@ class KernelRun:
                 break
         self._proved |= self._ended - before == draws == SEEDS
         shape = question.entry.constants
-        self._ends[shape] = self._ends.get(shape, True) and self._ended > before
-        return merged(found)
+        cell = merged(found)
+        self._ends[shape] = self._ends.get(shape, True) and cell.killed and self._ended > before
+        return cell
 
     def ends_at(self, question: Question) -> bool:
         """Whether the kernel is known to end processes, and did so in every entry of this one's shape that was asked.

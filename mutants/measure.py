@@ -1,8 +1,9 @@
 """Fill one mutant's row of the kill matrix, lazily: cells that no decision needs stay empty.
 
 The pool's entries are asked over one draw, and where that shows the mutant wrong, over all three: a kill has to hold in
-each. Once `WITNESSES` entries showed it so, one draw decides each of the others: of 15,415 cells of two matrices whose
-first draw killed, 117 did not hold in three (0.8 %), and such a mutant is not one that a single entry shows.
+each. Once `WITNESSES` entries showed it so, also at the official tolerance, one draw decides each of the others: of
+15,415 cells of two matrices whose first draw killed, 117 did not hold in three (0.8 %), and such a mutant is not one
+that a single entry shows.
 
 Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the protocol
 stops there too.
@@ -12,8 +13,8 @@ pool, and only where no cheaper entry shows them wrong. So the pool decides the 
 protocols detect is counted on a fair sample.
 
 A CUDA error costs a process and its context there, a second or more beside other lanes. A mutant that is known for it
-is put to the dense entries of each shape (one of them is in every suite); where all of these end it, the others of that
-shape are left out, and unknown.
+is put to the dense entries of each shape; where all of these end it, the others of that shape are left out: they would
+as well (`coverage_cells.cell_fates` has how often that was so).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -24,7 +25,7 @@ from ..suites.hashing import stable_hash
 from ..suites.oracle import OracleError
 from ..suites.problem import Problem
 from ..suites.select import DENSE
-from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
+from .evaluate import OFFICIAL_TOLERANCE, SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
 from .mutant import Mutant
 
 WITNESSES = 5  # entries that show a mutant in all draws before one draw is enough
@@ -117,20 +118,23 @@ def _ask_pool(
     missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in done]
     for (costly, _), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
         spared: list[Asked] = []
+        dense = False
         for asked in group:
             if costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
                 return
-            if run.ends_at(asked.question) and asked.question.entry.generator not in DENSE:
+            is_dense = asked.question.entry.generator in DENSE
+            if run.ends_at(asked.question) and not is_dense:
                 spared.append(asked)
             else:
+                dense |= is_dense
                 _ask(run, asked, found)
         for asked in spared:
-            if not run.ends_at(asked.question):  # a dense one did not, so they may tell more
+            if not (dense and run.ends_at(asked.question)):  # none was asked, or one did not show it
                 _ask(run, asked, found)
 
 
 def _ask(run: KernelRun, asked: Asked, found: list[tuple[int, CellResult]]) -> None:
-    witnesses = sum(cell.killed and cell.seeds == SEEDS for _, cell in found)
+    witnesses = sum(cell.killed and cell.seeds == SEEDS and cell.margin > OFFICIAL_TOLERANCE for _, cell in found)
     cell = _cell(run, asked.question, SEEDS if witnesses < WITNESSES else 1)
     if cell is not None:
         found.append((asked.id, cell))

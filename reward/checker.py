@@ -11,12 +11,13 @@ from typing import Any, Self
 
 import torch
 
-from ..suites.draw import forget_models
+from ..suites.draw import KEPT_ON_GPU, forget_models
 from ..suites.errors import InputError
 from ..suites.hashing import sha256_text, short
 from ..suites.oracle import free_memory, give_back_memory
 from ..suites.protocol import ProtocolSpec, load_protocol
 from ..suites.tolerance import TolerancePolicy
+from ..suites.validity import OUT_OF_MEMORY
 from . import screen as screening
 from .gate import ByteBudget, DeviceGate
 from .kernelbench import OfficialChecker, find_checkout, second_opinion
@@ -36,6 +37,7 @@ MODES = {
     "triton": ("triton-interpreter", "triton"),
     "cuda": ("cuda-emulator", "cuda"),
 }
+_MAY_LACK_MEMORY = frozenset({"out-of-memory", "device-memory", "judge-memory", "spawn"})
 #: Modes that stand in for a GPU: their time means nothing.
 SIMULATED = frozenset({"triton-interpreter", "cuda-emulator"})
 
@@ -57,10 +59,10 @@ class Checker:
         if self.on_gpu and not torch.cuda.is_available():
             raise InputError(f"device {self.config.device} was asked for, but torch sees no GPU here: use --device cpu")
         self.device = "cuda:0" if self.on_gpu else "cpu"
-        if self.on_gpu and self.config.memory_bytes:  # the gate takes what it may have: the rest is somebody else's
-            most = self.config.memory_bytes + self.config.truth_bytes
+        if self.on_gpu:  # the gate takes what it may have: the rest is somebody else's
+            most = self.config.memory_bytes + self.config.truth_bytes + KEPT_ON_GPU
             total = torch.cuda.get_device_properties(0).total_memory
-            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total), 0)
+            torch.cuda.set_per_process_memory_fraction(min(1.0, most / total) if self.config.memory_bytes else 1.0, 0)
         self.policy = _policy(self.config)
         self.official = _official(self.config, self.device)
         try:
@@ -166,12 +168,14 @@ class Checker:
         for attempt in range(2):
             try:
                 return _timed(self._try(task, spec, plan, mode, verdict, clock), started, clock)
-            except ChildFailure as failure:  # one that cannot be made may lack memory as well
+            except ChildFailure as failure:
                 reason, message = failure.reason, failure.message
             except (MemoryError, torch.OutOfMemoryError) as error:
                 reason, message = "out-of-memory", str(error)
-            forget_models()
-            give_back_memory(torch.device(self.device), keep=0)
+            if reason in _MAY_LACK_MEMORY:
+                with self.gate.shared():
+                    forget_models()
+                    give_back_memory(torch.device(self.device), keep=0)
             if attempt or self._closed:
                 verdict = replace(verdict, verdict=Outcome.INFRA_ERROR, reason=reason, message=message)
         return _timed(verdict, started, clock)
@@ -202,7 +206,8 @@ class Checker:
                     verdict = self._speed(trial, answers, verdict)
         finally:
             trial.close()
-            give_back_memory(torch.device(self.device))
+            with self.gate.shared():
+                give_back_memory(torch.device(self.device))
         return replace(verdict, engine=trial.engine, notes=(*verdict.notes, *trial.notes))
 
     def _speed(self, trial: Trial, answers: Sequence[Answer], verdict: Verdict) -> Verdict:
@@ -269,6 +274,8 @@ def _nothing_to_ask(verdict: Verdict, plan: Plan) -> Verdict:
         message = f"no entry fits: {plan.missing_bytes / 2**20:.0f} MiB more memory is needed for the smallest"
         return replace(verdict, verdict=Outcome.INFRA_ERROR, reason="out-of-memory", message=message)
     message = "no entry of this problem can judge a candidate: " + ("; ".join(plan.rejections) or "the suite is empty")
+    if any(OUT_OF_MEMORY in text for text in plan.rejections):  # it may fit another time
+        return replace(verdict, verdict=Outcome.INFRA_ERROR, reason="out-of-memory", message=message)
     return replace(verdict, verdict=Outcome.UNREFEREEABLE, reason="no-admissible-entry", message=message)
 
 

@@ -121,7 +121,7 @@ class JudgeConfig:
         precision: tolerance policy as `TolerancePolicy.parse` reads it (`fp32`, `tf32`, `fp16+fast_math`, ...).
         ties: `first` (argmax and argmin exactly as torch documents) or `value`.
         memory_bytes: bound on the state of the entries under way, in judge and children together (0: what is free now,
-            on a CPU half of it). On a GPU the judge's own process never takes more than this and `truth_bytes`.
+            on a CPU half of it). The judge's own process takes at most this, `truth_bytes` and 640 MiB of a GPU.
         truth_bytes: bound on cached inputs and truths.
         limits: overrides of `sandbox.limits.Limits` fields, sorted by name.
         screen: what the static screen rejects.

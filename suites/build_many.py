@@ -10,7 +10,7 @@ from multiprocessing import get_context
 
 import torch
 
-from .defaults import GPU_SHARE, build_default_suite
+from .defaults import GPU_SHARE, build_default_suite, short_of_memory
 from .draw import entry_bytes
 from .entry import Entry
 from .errors import InputError
@@ -19,6 +19,8 @@ from .suite import Suite
 from .suite_cache import Built, cache_key, cached, stored
 from .tolerance import TolerancePolicy
 from .validity import Admission
+
+HEADROOM = 1.5  # times its part of a GPU a process may take: fan-in asks for more for a moment, hardly all at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,19 +144,12 @@ def _build(problem: Problem, device: str, policy: TolerancePolicy, part: float) 
     if part < 1.0:
         torch.set_num_threads(1)
         if torch.device(device).type == "cuda":  # what is free is not all its own
-            torch.cuda.set_per_process_memory_fraction(part, torch.device(device))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, HEADROOM * part), torch.device(device))
 
     def build() -> Built:
         built = build_default_suite(problem, device, policy)
-        if part < 1.0 and _short_of_memory(built):
+        if part < 1.0 and short_of_memory(built):
             raise _Crowded
         return built
 
     return cached(cache_key(problem, torch.device(device).type, policy.name), build)
-
-
-def _short_of_memory(built: Built) -> bool:
-    suite, rejected = built
-    entries = () if suite is None else (*suite.entries, *suite.reserves)
-    admitted = [Admission(item.entry, True, measured=m) for item in entries for m in item.measured]
-    return any(answer.short_of_memory for answer in (*rejected, *admitted))

@@ -14,6 +14,7 @@ import torch
 from .draw import entry_bytes
 from .entry import Entry
 from .generators import GENERATORS
+from .oracle import free_memory
 from .problem import Problem
 from .shapes import ragged_variants
 from .suite import Suite, SuiteEntry
@@ -31,6 +32,7 @@ _SMALL = (_MIB, 8 * _MIB, 64 * _MIB, 512 * _MIB)  # bytes of ragged entries: the
 _CPU_DECLARED = (64 * _MIB, 4_000_000_000)  # bytes and multiply-adds of a declared-shape entry that a CPU still judges
 _CPU_RESERVE = (16 * _MIB, 500_000_000)  # of a twin that is only there for refusals
 GPU_SHARE = 16  # a declared-shape entry may take one part in so many of a GPU's memory; truth and copies need the rest
+_ALONE = 0.9  # of a GPU's memory is free
 _TARGETED = 3
 _LEAST_ENTRIES = 2
 _MAX_ENTRIES = 6
@@ -87,9 +89,29 @@ def cached_default_suite(
     progress: Progress | None = None,
 ) -> Built:
     """`build_default_suite`, remembered on disk for this source, device class, policy and these versions."""
-    policy = policy or TolerancePolicy()
-    key = cache_key(problem, torch.device(device).type, policy.name)
-    return cached(key, lambda: build_default_suite(problem, device, policy, progress), cache_dir)
+    policy, target = policy or TolerancePolicy(), torch.device(device)
+    key = cache_key(problem, target.type, policy.name)
+    alone = has_it_all(target)
+
+    def keep(built: Built) -> bool:  # what did not fit beside others may fit another time
+        return alone or not short_of_memory(built)
+
+    return cached(key, lambda: build_default_suite(problem, device, policy, progress), cache_dir, keep)
+
+
+def short_of_memory(built: Built) -> bool:
+    """Whether memory was short for an entry, or for a member of the envelope that a tolerance should follow."""
+    suite, rejected = built
+    entries = () if suite is None else (*suite.entries, *suite.reserves)
+    admitted = [Admission(item.entry, True, measured=m) for item in entries for m in item.measured]
+    return any(answer.short_of_memory for answer in (*rejected, *admitted))
+
+
+def has_it_all(device: torch.device) -> bool:
+    """Whether hardly anybody else uses a GPU, so that what does not fit now does not fit on it; never so elsewhere."""
+    if device.type != "cuda":
+        return False
+    return free_memory(device) > _ALONE * torch.cuda.get_device_properties(device).total_memory
 
 
 class _Builder:

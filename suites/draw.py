@@ -1,6 +1,7 @@
 """Draw an entry: the same problem, entry, seed and class of device always give the same inputs."""
 
 import copy
+import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -54,9 +55,15 @@ class Drawn:
         """
 
         def build() -> nn.Module:
-            return self.loaded.build_model(
-                self.init_inputs, self.model_seed, self.device, self.dtype, self.parameters_on
+            make = functools.partial(
+                self.loaded.build_model, self.init_inputs, self.model_seed, self.device, self.dtype
             )
+            try:
+                return make(self.parameters_on)
+            except InputError:
+                if self.parameters_on.type == "cpu":
+                    raise
+                return make("cpu")  # a constructor may know no other
 
         if any(isinstance(v, Tensor) for v in self.init_inputs):
             return build()
@@ -119,7 +126,8 @@ class _Models:
 
 
 LARGE_MODEL = 4 << 20  # bytes of parameters from which a model is kept
-_MODELS = _Models(2 << 30, 640 << 20)
+KEPT_ON_GPU = 640 << 20  # bytes of models, at most
+_MODELS = _Models(2 << 30, KEPT_ON_GPU)
 
 
 def forget_models() -> None:

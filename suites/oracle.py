@@ -287,7 +287,7 @@ def free_memory(device: torch.device) -> int:
         held = torch.cuda.memory_allocated(device)
         index = torch.cuda.current_device() if device.index is None else device.index
         bound = int(torch.cuda.get_per_process_memory_fraction(index) * total)
-        return min(free + torch.cuda.memory_reserved(device), bound) - held
+        return max(0, min(free + torch.cuda.memory_reserved(device), bound) - held)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 

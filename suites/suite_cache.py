@@ -51,7 +51,9 @@ def suite_identity(problem: "Problem", device_class: str, policy: str) -> str:
     return f"library {found.hash}" if found is not None else f"default {cache_key(problem, device_class, policy)}"
 
 
-def cached(key: str, build: Callable[[], Built], folder: Path | None = None) -> Built:
+def cached(
+    key: str, build: Callable[[], Built], folder: Path | None = None, keep: Callable[[Built], bool] = lambda _: True
+) -> Built:
     """What is stored under a key, or else what `build` makes, which is then stored.
 
     Of several processes one builds and the others wait. A damaged file is built again. Where the folder cannot be
@@ -59,6 +61,7 @@ def cached(key: str, build: Callable[[], Built], folder: Path | None = None) -> 
 
     Args:
         folder: the cache folder; by default `cache_folder()`.
+        keep: whether what was built is to be stored.
     """
     place = _place(key, folder)
     found = _read(place)
@@ -74,7 +77,8 @@ def cached(key: str, build: Callable[[], Built], folder: Path | None = None) -> 
         found = _read(place)
         if found is None:
             found = build()
-            _write(place, found)
+            if keep(found):
+                _write(place, found)
         return found
 
 

@@ -137,6 +137,20 @@ def test_refusing_every_changed_shape_buys_nothing_where_the_twin_sees_it(measur
     assert under_refusal(cells, fates, [0]).tolist() == [1, 0, -1]  # of the last one's twin nothing is known
 
 
+def test_where_the_dense_entries_of_a_shape_end_a_mutant_the_others_that_were_not_asked_count_as_well(
+    measured: Measured,
+) -> None:
+    measured.shows(0, RIGHT, "crash")
+    measured.shows(1, "crash", RIGHT)
+    measured.shows(2, RIGHT, WRONG)
+    for comparison in (Truth(), Close(1e-2)):
+        fates = cell_fates(measured.cells, comparison)
+        # ragged, declared, and spiky at the declared shape
+        assert fates[:, :3].tolist() == [[0, 1, 1], [1, 0, -1], [0, 1, -1]]
+    measured.shows(0, RIGHT, "crash", RIGHT)
+    assert cell_fates(measured.cells, Truth())[0, :3].tolist() == [0, 1, 0]
+
+
 def test_mutants_that_do_not_count_are_in_no_denominator(measured: Measured) -> None:
     for mutant in range(3):
         measured.shows(mutant, WRONG, WRONG, WRONG)

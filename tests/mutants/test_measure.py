@@ -126,10 +126,25 @@ def test_of_a_mutant_that_many_entries_show_one_draw_decides_the_others(running:
     entries = [Entry.make("normal", constants={"rows": rows}) for rows in range(2, 5 + WITNESSES)]
     pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
     seeds = {}
-    for answer in (WRONG, RIGHT, f"{WRONG} if len(x) % 2 else {RIGHT}"):
+    for answer in (WRONG, RIGHT, f"{WRONG} if len(x) % 2 else {RIGHT}", f"{RIGHT} * 1.0001"):
         mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(answer))
         seeds[answer] = [cell.seeds for _, cell in measure_mutant(running, problem, mutant, pool, (), ()).cells]
-    everywhere, nowhere, odd = seeds.values()
+    everywhere, nowhere, odd, slight = seeds.values()
     assert everywhere == [SEEDS] * WITNESSES + [1] * (len(pool) - WITNESSES)
     assert nowhere == [1] * len(pool)
     assert odd == [SEEDS if e.constants[0][1] % 2 else 1 for e in entries]
+    assert slight == [SEEDS] * len(pool)  # who counts at the official tolerance has no witness yet
+
+
+def test_entries_are_left_out_only_where_a_dense_one_was_asked_as_well(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [Entry.make(name) for name in ("normal", "spiky", "negative")]
+    pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
+    mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(ENDS.format("True")))
+    found = []
+    for done in ((), [(0, "strict")]):
+        with Evaluator() as evaluator:
+            monkeypatch.setattr(evaluator, "on_gpu", True)
+            found.append([i for i, _ in measure_mutant(evaluator, problem, mutant, pool, (), done).cells])
+    assert found == [[0], [1, 2]]

@@ -15,9 +15,11 @@ from kernelward.reward.sandbox.session import Zygote
 from kernelward.reward.task import JudgeConfig, Task
 from kernelward.reward.truth_cache import Reference
 from kernelward.reward.verdict import Outcome, Verdict
+from kernelward.suites import validity
 from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
 from kernelward.suites.hashing import derive_seed
+from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.suite import Suite, SuiteEntry
 from kernelward.suites.validity import admit
@@ -276,6 +278,18 @@ def test_a_problem_whose_inputs_cannot_be_sent_to_a_child_is_unrefereeable(
 
 
 DROPOUT = "torch.nn.functional.dropout(torch.relu(x), 0.5)"
+
+
+def test_a_problem_whose_entries_found_no_memory_gets_no_verdict_and_no_blame(
+    checker: Checker, tiny_relu: Problem, candidate: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OracleError("out-of-memory", "12 GiB")
+
+    monkeypatch.setattr(validity, "compute_truth", full)
+    problem = problem_from_source(tiny_relu.source + "\n# crowded\n", "crowded")
+    verdict = checker.judge(Task(candidate("return x"), problem, "kernelward"))
+    assert (verdict.verdict, verdict.reason) == (Outcome.INFRA_ERROR, "out-of-memory")
 
 
 def test_a_problem_without_an_admissible_entry_is_unrefereeable(

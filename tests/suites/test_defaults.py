@@ -6,12 +6,15 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from kernelward.suites import suite_cache
+from kernelward.suites import suite_cache, validity
 from kernelward.suites.defaults import build_default_suite, cached_default_suite
+from kernelward.suites.draw import Drawn
 from kernelward.suites.entry import Entry
 from kernelward.suites.errors import InputError
+from kernelward.suites.oracle import OracleError, Truth
 from kernelward.suites.problem import problem_from_source
 from kernelward.suites.suite import Suite, SuiteEntry
 from kernelward.suites.suite_cache import cache_folder, cache_key, cached, suite_identity
@@ -160,6 +163,31 @@ def test_what_was_built_is_read_back(tmp_path: Path) -> None:
 def test_that_nothing_was_admitted_is_remembered_as_well(tmp_path: Path) -> None:
     cached("cd" * 32, lambda: (None, REJECTED), tmp_path)
     assert cached("cd" * 32, never, tmp_path) == (None, REJECTED)
+
+
+def test_what_is_not_to_be_kept_is_built_again(tmp_path: Path) -> None:
+    assert cached("cc" * 32, lambda: (None, REJECTED), tmp_path, lambda _: False) == (None, REJECTED)
+    assert cached("cc" * 32, lambda: (SUITE, ()), tmp_path) == (SUITE, ())
+
+
+def test_a_suite_for_which_memory_was_short_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, full = problem_from_source(FRAME.format(expression="x.sum(1)"), "p"), True
+    compute = validity.compute_truth
+
+    def crowded(drawn: Drawn, *args: Any, **kwargs: Any) -> Truth:
+        if full:
+            raise OracleError("out-of-memory", "12 GiB")
+        return compute(drawn, *args, **kwargs)
+
+    monkeypatch.setattr(validity, "compute_truth", crowded)
+    suite, rejected = cached_default_suite(problem, cache_dir=tmp_path)
+    assert suite is None
+    assert {a.reason for a in rejected} == {"out-of-memory"}
+    full = False
+    suite, _ = cached_default_suite(problem, cache_dir=tmp_path)
+    assert suite is not None
+    full = True
+    assert cached_default_suite(problem, cache_dir=tmp_path)[0] == suite
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"suite": "format: 99", "rejected": []}', '{"suite": null}'])

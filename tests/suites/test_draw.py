@@ -223,6 +223,17 @@ def test_an_entry_drawn_on_the_cpu_has_the_same_values_on_the_gpu() -> None:
     assert torch.equal(here.build_model().conv.weight, there.build_model().conv.weight.cpu())
 
 
+def test_parameters_come_from_the_cpu_where_the_constructor_knows_no_other_device() -> None:
+    problem = problem_from_source(
+        "import torch\nclass Model(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        assert torch.empty(0).device.type == 'cpu'\n        self.w = torch.nn.Parameter(torch.rand(3))\n"
+        "    def forward(self, x): return x * self.w\n"
+        "def get_inputs(): return [torch.rand(2, 3)]\ndef get_init_inputs(): return []\n"
+    )
+    usual, elsewhere = (draw_entry(problem, Entry(), 0, "cpu", place).build_model() for place in ("cpu", "meta"))
+    assert torch.equal(usual.w, elsewhere.w)
+
+
 @pytest.mark.gpu
 def test_parameters_drawn_on_the_gpu_repeat_and_a_candidate_gets_those_of_the_cpu() -> None:
     problem = find_problem("conv2d", EXAMPLES)

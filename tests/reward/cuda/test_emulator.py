@@ -402,6 +402,34 @@ def test_accesses_are_seen_again_after_runs_that_left_the_calls_for_them_out(bui
     assert timed[0].unique().numel() > 1
 
 
+def test_accesses_are_seen_in_code_that_ran_before_any_kernel_and_in_threads_of_the_host(build: Any) -> None:
+    module = build("""
+#include <thread>
+__host__ __device__ __attribute__((noinline)) float get(const float* p) { return *p; }
+static float table[2] = {1, 2};
+static float early = get(table) + get(table + 1);
+__global__ void k(const float* x, float* y) {
+    __shared__ float s[64];
+    s[threadIdx.x] = x[threadIdx.x] * early;
+    y[threadIdx.x] = get(s + 63 - threadIdx.x);
+}
+torch::Tensor f(torch::Tensor x) {
+    auto y = torch::zeros({64}, x.options());
+    const float* p = x.data_ptr<float>();
+    float sums[4] = {0, 0, 0, 0};
+    std::thread threads[4];
+    for (int t = 0; t < 4; t++)
+        threads[t] = std::thread([&, t] { for (int i = 0; i < 64; i++) sums[t] += get(p + i); });
+    for (auto& thread : threads) thread.join();
+    k<<<1, 64>>>(p, y.data_ptr<float>());
+    return y;
+}""")
+    for variant in (STRICT_VARIANTS[0], RACE_VARIANT, STRICT_VARIANTS[1], RACE_VARIANT):
+        module.configure(variant)
+        module.f(torch.arange(64.0))
+        assert ("race" in codes(module)) == variant.races
+
+
 def test_a_thread_that_is_suspended_hands_over_to_each_that_can_run_once_a_round(build: Any) -> None:
     kernel = """__global__ void k(const float* x, float* y) {
         __shared__ int turn;

@@ -13,7 +13,10 @@ namespace {
 
 constexpr size_t kCall = 5;  // bytes: e8 and the distance from the end of the call
 struct Call { unsigned char* at; int32_t distance; };
-std::vector<Call> calls;
+std::vector<Call>& calls() {  // candidates' static objects come and go before and after ours
+  static auto& list = *new std::vector<Call>;
+  return list;
+}
 bool there = true;       // whether the known calls are in the code
 bool refused = false;    // the system does not let code be written: it stays as it is
 
@@ -32,20 +35,20 @@ void write(const Call& c, bool call) {
 }
 #endif
 
+thread_local bool here = false;
+
 }  // namespace
+
+bool& emulating() { return here; }
 
 __attribute__((noinline)) void leave_out(void* after, void* target) {
 #if defined(__x86_64__)
-  if (refused) return;
+  if (refused || !rt.inside || !emulating()) return;  // host code may run in several threads, and before main
   Call c{static_cast<unsigned char*>(after) - kCall, 0};
   std::memcpy(&c.distance, c.at + 1, sizeof c.distance);
   if (c.at[0] != 0xe8 || static_cast<char*>(after) + c.distance != target) return;  // met by another way than a call
-  if (there && !calls.empty()) {  // host code, after something was watched
-    see_calls(false);
-    if (c.at[0] != 0xe8) return;
-  }
   if (!protect(c.at, c.at, PROT_READ | PROT_WRITE | PROT_EXEC)) { refused = true; return; }
-  calls.push_back(c);
+  calls().push_back(c);
   write(c, false);
   there = false;
   protect(c.at, c.at, PROT_READ | PROT_EXEC);
@@ -54,12 +57,12 @@ __attribute__((noinline)) void leave_out(void* after, void* target) {
 
 bool see_calls(bool needed) {
 #if defined(__x86_64__)
-  if (there == needed || calls.empty()) return true;
+  if (there == needed || calls().empty()) return true;
   auto before = [](const Call& a, const Call& b) { return a.at < b.at; };
-  auto ends = std::minmax_element(calls.begin(), calls.end(), before);
+  auto ends = std::minmax_element(calls().begin(), calls().end(), before);
   const unsigned char *first = ends.first->at, *last = ends.second->at;
   if (!protect(first, last, PROT_READ | PROT_WRITE | PROT_EXEC)) return !needed;
-  for (const Call& c : calls) write(c, needed);
+  for (const Call& c : calls()) write(c, needed);
   there = needed;
   protect(first, last, PROT_READ | PROT_EXEC);
 #endif

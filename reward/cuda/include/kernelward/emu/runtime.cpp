@@ -674,7 +674,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     note("unsupported", rt.error_message + where());
   }
   for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_NONE);
-  rt.inside = true;
+  rt.inside = emulating() = true;
   watch = rt.variant.races ? Watch::kRaces : rt.variant.order == kTimed ? Watch::kTime : Watch::kNothing;
   for (uint64_t i = 0; i < blocks && !rt.sticky_error; i++) {
     uint64_t b = backwards ? blocks - 1 - i : random ? uint64_t((__uint128_t(i) * step + start) % blocks) : i;
@@ -682,7 +682,7 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     if (random && i) make_order();
     run_block();
   }
-  rt.inside = false;
+  rt.inside = emulating() = false;
   watch = Watch::kNothing;
   for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_READ | PROT_WRITE);
   if (rt.sticky_error) reset_fibers();

@@ -107,6 +107,8 @@ extern Watch watch;
 // they have to be there, and is false where they cannot be put back.
 void leave_out(void* after, void* target);
 bool see_calls(bool needed);
+// Whether this thread of the process runs a kernel.
+bool& emulating();
 
 void suspend();
 void resume(Fiber* f);
