@@ -268,8 +268,8 @@ def measure(
         seconds = time.perf_counter() - started
         say("measured")
         for lane in range(workers) if apart else ():
-            for total, own in zip((watched, parts), lanes.run(lane, _spent), strict=True):
-                total.add(own)
+            for total, seen in zip((watched, parts), lanes.run(lane, _spent), strict=True):
+                total.add(seen)
     cells = sum(classes.values())
     phases = dict(sorted(watched.seconds.items(), key=lambda item: -item[1]))
     compiling = watched.seconds["load (compile)"]

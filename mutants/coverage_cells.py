@@ -144,7 +144,8 @@ def cell_fates(cells: ProblemCells, comparison: Comparison, engine: Engine = "st
     entry abstains and its declared-shape twin counts in its place.
 
     Where all dense entries of a shape end a mutant, the others of that shape are taken to do so too where they were not
-    asked, which a GPU leaves out (`measure`): of 1,581 such cells of three matrices that had asked all, 1,581 did.
+    asked, which a GPU leaves out (`measure`): of 1,581 such cells of three matrices that had asked all, 1,581 did
+    (`tests/measure/lazy_cells.py`).
     """
     grid = cells.grid
     if isinstance(comparison, Close):
