@@ -2,7 +2,7 @@
 
 The pool's entries are asked over one draw, and where that shows the mutant wrong, over all three: a kill has to hold in
 each. Once `WITNESSES` entries showed it so, also at the official tolerance, one draw decides each of the others: of
-34,289 cells of three matrices whose first draw killed, 206 did not hold in three (0.6 %, `tests/measure/lazy_cells.py`),
+34,289 cells of three matrices whose first draw killed, 206 did not hold in three (0.6 %: tests/measure/lazy_cells.py),
 and such a mutant is not one that a single entry shows.
 
 Entries of an official protocol are asked in its order up to the first that its loosest tolerance catches: the protocol
