@@ -306,7 +306,7 @@ class KernelRun:
         self.deaths = 0
         self.given_up = 0
         self._proved = False  # an entry ended a child in all of its draws
-        self._ends: dict[Hashable, bool] = {}  # by shape: whether all entries that were asked ended a child
+        self._ends: dict[Hashable, bool] = {}  # by shape: whether all entries that were asked crashed a child
         self._session: ChildSession | None = None
         self._built: object = None
         self._room: tuple[int, contextlib.ExitStack] | None = None
@@ -394,11 +394,11 @@ class KernelRun:
         self._proved |= self._ended - before == draws == SEEDS
         shape = question.entry.constants
         cell = merged(found)
-        self._ends[shape] = self._ends.get(shape, True) and cell.killed and self._ended > before
+        self._ends[shape] = self._ends.get(shape, True) and cell.cls == "crash" and self._ended > before
         return cell
 
     def ends_at(self, question: Question) -> bool:
-        """Whether the kernel is known to end processes, and did so in every entry of this one's shape that was asked.
+        """Whether the kernel is known to crash processes, and did so in every entry of this one's shape that was asked.
 
         On a GPU only: elsewhere an error costs none.
         """

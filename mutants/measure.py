@@ -12,9 +12,9 @@ On a GPU one mutant in four, by the hash of its id, is put to entries of many me
 pool, and only where no cheaper entry shows them wrong. So the pool decides the fate of every mutant, and what official
 protocols detect is counted on a fair sample.
 
-A CUDA error costs a process and its context there, a second or more beside other lanes. A mutant that is known for it
-is put to the dense entries of each shape; where all of these end it, the others of that shape are left out: they would
-as well (`coverage_cells.cell_fates` has how often that was so).
+A CUDA error costs a process and its context there, and half a second for all lanes: the driver logs what each
+multiprocessor saw. A mutant that is known for it is put to a dense entry of each shape; where that ends it, the others
+of that shape are left out: they would as well (`coverage_cells.cell_fates` has how often that was so).
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -117,20 +117,14 @@ def _ask_pool(
 ) -> None:
     missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in done]
     for (costly, _), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
-        spared: list[Asked] = []
-        dense = False
-        for asked in group:
+        dense_asked = False
+        for asked in sorted(group, key=lambda a: a.question.entry.generator not in DENSE):
             if costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
                 return
-            is_dense = asked.question.entry.generator in DENSE
-            if run.ends_at(asked.question) and not is_dense:
-                spared.append(asked)
-            else:
-                dense |= is_dense
-                _ask(run, asked, found)
-        for asked in spared:
-            if not (dense and run.ends_at(asked.question)):  # none was asked, or one did not show it
-                _ask(run, asked, found)
+            if dense_asked and run.ends_at(asked.question):
+                continue
+            dense_asked |= asked.question.entry.generator in DENSE
+            _ask(run, asked, found)
 
 
 def _ask(run: KernelRun, asked: Asked, found: list[tuple[int, CellResult]]) -> None:

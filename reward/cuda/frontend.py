@@ -37,9 +37,12 @@ class Unsupported(Exception):
     """
 
     def __init__(self, feature: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(feature, message)
         self.feature = feature
         self.message = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,8 +49,11 @@ class OutputFaultError(Exception):
     """An output that is not a plain dense tensor on the right device."""
 
     def __init__(self, reason: str, message: str, index: int) -> None:
-        super().__init__(message)
+        super().__init__(reason, message, index)
         self.fault = Faults(reason, message, index)
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def flatten(value: Any, out: list[Any], depth: int = 0) -> list[Any]:

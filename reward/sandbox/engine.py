@@ -19,9 +19,12 @@ class CompileFailure(Exception):
     """
 
     def __init__(self, reason: str, message: str, exception: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(reason, message, exception)
         self.reason = reason
         self.exception = exception
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,7 @@ class Zygote:
         self._keeps_spare = spare
         self._spare: ChildSession | None = None
         self._making: threading.Thread | None = None
+        self._promised = False  # whether somebody waits for what is being made
         self._strictness: Strictness = isolation
         self._without = tuple(without)
         self.device = torch.device(device)
@@ -140,6 +141,10 @@ class Zygote:
 
     def _take_spare(self, limits: Limits) -> "ChildSession | None":
         with self._lock:
+            making, self._promised = None if self._promised else self._making, True
+        if making is not None:
+            making.join()  # it began earlier than one that would begin now
+        with self._lock:
             spare, self._spare = self._spare, None
         if spare is None or (spare.limits == limits and spare.waits()):
             return spare
@@ -163,6 +168,7 @@ class Zygote:
         with self._lock:
             if self._closed or self._spare is not None or (self._making is not None and self._making.is_alive()):
                 return
+            self._promised = False
             self._making = threading.Thread(target=make, name="spare child", daemon=True)
             self._making.start()
 

@@ -137,7 +137,7 @@ def test_refusing_every_changed_shape_buys_nothing_where_the_twin_sees_it(measur
     assert under_refusal(cells, fates, [0]).tolist() == [1, 0, -1]  # of the last one's twin nothing is known
 
 
-def test_where_the_dense_entries_of_a_shape_end_a_mutant_the_others_that_were_not_asked_count_as_well(
+def test_where_a_dense_entry_of_a_shape_ends_a_mutant_the_others_that_were_not_asked_count_as_well(
     measured: Measured,
 ) -> None:
     measured.shows(0, RIGHT, "crash")
@@ -149,6 +149,14 @@ def test_where_the_dense_entries_of_a_shape_end_a_mutant_the_others_that_were_no
         assert fates[:, :3].tolist() == [[0, 1, 1], [1, 0, -1], [0, 1, -1]]
     measured.shows(0, RIGHT, "crash", RIGHT)
     assert cell_fates(measured.cells, Truth())[0, :3].tolist() == [0, 1, 0]
+
+
+def test_of_a_mutant_that_crashed_in_one_draw_only_nothing_is_taken_to_be_so(measured: Measured) -> None:
+    measured.shows(0, RIGHT, "crash", seeds=1)
+    measured.shows(1, "crash")
+    measured.shows(1, RIGHT, "crash", seeds=1)  # the ragged one crashed in all draws: it keeps more seeds
+    fates = cell_fates(measured.cells, Truth())
+    assert fates[:2, :3].tolist() == [[0, 1, -1], [1, 1, 1]]
 
 
 def test_mutants_that_do_not_count_are_in_no_denominator(measured: Measured) -> None:
