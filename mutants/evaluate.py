@@ -8,6 +8,7 @@ import contextlib
 import importlib.metadata
 import math
 import platform
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -56,8 +57,10 @@ RESTARTS = 4  # children of one kernel that may die before what is left of its r
 GIVEN_UP = 50
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
-TRUTH_SHARE, TRUTH_BYTES = 0.3, 2 << 30
+TRUTH_SHARE, TRUTH_BYTES = 0.2, 2 << 30
+MEMORY_WAITS_S = (1.0, 5.0)  # before a cell is tried again that did not fit beside what others hold of a GPU just now
 LARGE_DRAW = 16 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
+_ALIKE = 0.9  # how much of a cell's size its shares have to be for; there is room to spare in `NEEDED`
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 _SEVERITY = {"pass": 0, "refused": 1, "value": 2, "race": 3, "hang": 4, "crash": 5}
 
@@ -183,6 +186,12 @@ class Evaluator:
 
     def _free(self) -> int:
         return free_memory(torch.device(self.device))
+
+    def give_back(self) -> None:
+        """Let go of the device's memory that is kept for later."""
+        self._draws.clear()
+        if self.on_gpu:
+            torch.cuda.empty_cache()
 
     def is_large(self, size: int) -> bool:
         """Whether a cell whose inputs, outputs and parameters are that many bytes waits for shares of the device."""
@@ -321,7 +330,7 @@ class KernelRun:
     def _enter(self, size: int) -> None:
         """Take shares of the device for a large cell, and keep them for those that follow: the child, which holds as
         much in its allocator, can stay, and another one would cost a second each time."""
-        if self._room is not None and self._room[0] >= size:
+        if self._room is not None and self._room[0] >= _ALIKE * size:
             return
         self._leave()
         stack = contextlib.ExitStack()
@@ -357,6 +366,19 @@ class KernelRun:
         """
         if self.host.pace is not None:
             self.host.pace()
+        for wait_s in MEMORY_WAITS_S if self.host.on_gpu else ():
+            try:
+                return self._fitting(question, draws)
+            except ChildFailure as failure:
+                if failure.reason not in ("device-memory", "judge-memory"):
+                    raise
+            self._leave()
+            self._close()
+            self.host.give_back()
+            time.sleep(wait_s)
+        return self._fitting(question, draws)
+
+    def _fitting(self, question: Question, draws: int) -> CellResult | None:
         measured = question.measured
         size = measured.bytes if measured is not None else entry_bytes(self.problem, question.entry)
         try:

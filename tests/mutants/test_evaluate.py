@@ -2,10 +2,12 @@
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from kernelward.reward.lease import DeviceShares
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.suites.draw import entry_bytes
 from kernelward.suites.entry import Entry
-from kernelward.suites.oracle import OracleError
+from kernelward.suites.oracle import OracleError, Truth
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.validity import Measured, admit
 
@@ -31,6 +33,7 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+GIB_ROWS = (1 << 30) // (4 * 33)
 ROWS = """
 import torch
 class Model(torch.nn.Module):
@@ -237,6 +240,66 @@ def test_truth_that_does_not_fit_now_says_nothing_about_the_kernel(
     with running.open(source, "torch", problem) as run, pytest.raises(ChildFailure) as failure:
         run.cell(question)
     assert (failure.value.kind, failure.value.reason) == ("infra_error", "device-memory")
+
+
+@pytest.mark.parametrize(("on_gpu", "full_for", "asked"), [(True, 2, 3), (True, 9, 3), (False, 1, 1)])
+def test_what_does_not_fit_beside_others_is_tried_again_on_a_gpu_with_nothing_kept(
+    uneven: tuple[Problem, Measured], monkeypatch: pytest.MonkeyPatch, on_gpu: bool, full_for: int, asked: int
+) -> None:
+    problem, measured = uneven
+    question = Question(Entry.make("normal", params={"sigma": 0.25}), measured)
+    source = (
+        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, s):\n        return (x + s) - s\n"
+    )
+    compute_truth, tries, kept = evaluate.compute_truth, [], []
+
+    def full(*args: Any, **more: Any) -> Truth:
+        tries.append(1)
+        kept.append(evaluator._draws.nbytes)
+        if len(tries) <= full_for:
+            raise OracleError("out-of-memory", "12 GiB")
+        return compute_truth(*args, **more)
+
+    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (0.0, 0.0))
+    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+        other = replace(question, entry=Entry.make("normal", params={"sigma": 0.125}))
+        assert run.cell(other) is not None  # its draw is kept
+        monkeypatch.setattr(evaluator, "on_gpu", on_gpu)
+        monkeypatch.setattr(evaluate, "compute_truth", full)
+        if full_for < asked:
+            found = run.cell(question)
+            assert found is not None
+            assert found.cls == "pass"
+        else:
+            with pytest.raises(ChildFailure, match="12 GiB"):
+                run.cell(question)
+    assert len(tries) == asked
+    assert kept[0] > 0
+    assert set(kept[1:]) <= {0}
+
+
+@pytest.mark.gpu
+def test_a_cell_waits_for_memory_that_others_hold_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_from_source(ROWS, "rows")
+    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (1.0,) * 30)
+    source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.relu()\n"
+    with Evaluator("cuda") as evaluator, evaluator.open(source, "torch", problem) as run:
+        small, large = (Question(Entry.make("normal", constants={"rows": rows})) for rows in (5, GIB_ROWS))
+        assert run.cell(small) is not None
+        free, _ = torch.cuda.mem_get_info(0)
+        held = [torch.empty(free - (1 << 30), dtype=torch.uint8, device="cuda:0")]  # a context fits, the entry does not
+
+        def release() -> None:
+            held.clear()
+            torch.cuda.empty_cache()
+
+        timer = threading.Timer(3.0, release)
+        timer.start()
+        found = run.cell(large)
+        timer.join()
+    assert found is not None
+    assert found.cls == "pass"
+    assert not held
 
 
 def test_large_entries_in_a_row_have_the_device_and_one_child_until_a_small_one_is_asked(
