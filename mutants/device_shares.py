@@ -4,7 +4,7 @@ import torch
 
 from ..reward.lease import DeviceShares
 
-LARGE = 32 << 20  # bytes of inputs, outputs and parameters from which an entry waits for its shares
+LARGE = 512 << 20  # bytes of inputs, outputs and parameters from which an entry waits for its shares
 NEEDED = 20  # so many times as many are in use at once: copies, the float64 run, eighty bytes an element to count terms
 #: Of the device. The rest is for truths that are kept (`evaluate.TRUTH_SHARE`), small entries, and contexts: half a GiB
 #: each, and a dozen lanes have three.

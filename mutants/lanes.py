@@ -8,16 +8,21 @@ zygote and draws of its own.
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
 from ..reward.sandbox import linux
+from ..reward.sandbox.failure import ChildFailure
 from .evaluate import Evaluator
 
+AGAIN_S = 5.0  # before a lane whose process ended is used again
+ENDS = 5  # processes of one lane that end in a row before nothing is tried any more
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -35,13 +40,12 @@ class Lanes:
     def __init__(self, evaluator: Evaluator, count: int, apart: bool, spare: bool = True) -> None:
         self.count = count
         self._here = None if apart else evaluator
-        context = get_context("spawn")
-        self._processes = [
-            ProcessPoolExecutor(
-                1, mp_context=context, initializer=_begin, initargs=(evaluator.device, count, spare, os.getpid())
-            )
-            for _ in range(count if apart else 0)
-        ]
+        self._begins = (evaluator.device, count, spare, os.getpid())
+        self._ended = [0] * count
+        self._processes = [self._process() for _ in range(count if apart else 0)]
+
+    def _process(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=self._begins)
 
     def __enter__(self) -> Self:
         return self
@@ -55,12 +59,26 @@ class Lanes:
     ) -> R:
         """`function(evaluator, ...)` on a lane, which starts when it is first used. Blocks; from any thread.
 
+        A lane whose process ended, or could not begin on a GPU that was full just then, has another one from then on.
+
         Raises:
             what the function raises.
+            ChildFailure: `infra_error` (`lane`): its process ended meanwhile.
+            BrokenProcessPool: so did `ENDS` processes of this lane in a row.
         """
         if self._here is not None:
             return function(self._here, *args, **kwargs)
-        return self._processes[lane].submit(_call, function, args, kwargs).result()
+        try:
+            found = self._processes[lane].submit(_call, function, args, kwargs).result()
+        except BrokenProcessPool as error:
+            self._processes[lane] = self._process()
+            self._ended[lane] += 1
+            if self._ended[lane] >= ENDS:
+                raise
+            time.sleep(AGAIN_S)
+            raise ChildFailure("infra_error", "lane", f"the process of a lane ended: {error}", "run") from None
+        self._ended[lane] = 0
+        return found
 
 
 _evaluator: Evaluator | None = None

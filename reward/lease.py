@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..suites.suite_cache import cache_folder
 
-SHARES = 64
+SHARES = 16
 _POLL_S = 0.02
 
 

@@ -53,12 +53,6 @@ class SingleFlight(Generic[V]):
         """Bytes kept now."""
         return self._bytes
 
-    def clear(self) -> None:
-        """Keep nothing of what is kept now."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
     def get(self, key: Hashable, compute: Callable[[], V]) -> V:
         """The value for a key, computed by the first who asks.
 

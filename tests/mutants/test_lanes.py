@@ -3,9 +3,11 @@
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
+from kernelward.mutants import lanes as lanes_module
 from kernelward.mutants.evaluate import Evaluator, Question
 from kernelward.mutants.lanes import Lanes
 from kernelward.reward.sandbox.failure import ChildFailure
@@ -13,7 +15,7 @@ from kernelward.suites.entry import Entry
 from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import find_problem
 from kernelward.suites.validity import admit
-from lane_jobs import failing, judged, process_of
+from lane_jobs import ending, failing, judged, process_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "problems"
 KERNEL = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return BODY\n"
@@ -62,3 +64,23 @@ def test_a_lane_outlives_the_thread_that_used_it_first() -> None:
             first = phase.submit(lanes.run, 0, process_of).result()
         time.sleep(0.2)  # a signal that its end sends would be there by now
         assert lanes.run(0, process_of) == first != os.getpid()
+
+
+def test_a_lane_whose_process_ended_says_so_and_goes_on_with_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
+    with Evaluator() as evaluator, Lanes(evaluator, 2, apart=True) as lanes:
+        first, beside = lanes.run(0, process_of), lanes.run(1, process_of)
+        with pytest.raises(ChildFailure) as failure:
+            lanes.run(0, ending)
+        assert (failure.value.kind, failure.value.reason) == ("infra_error", "lane")
+        assert lanes.run(0, process_of) not in (first, beside, os.getpid())
+        assert lanes.run(1, process_of) == beside
+
+
+def test_a_lane_that_never_works_is_no_fault_of_each_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(lanes_module, "ENDS", 2)
+    with Evaluator() as evaluator, Lanes(evaluator, 1, apart=True) as lanes:
+        for raised in (ChildFailure, BrokenProcessPool):
+            with pytest.raises(raised):
+                lanes.run(0, ending)

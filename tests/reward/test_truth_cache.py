@@ -52,15 +52,6 @@ def test_the_least_recently_used_goes_first_and_the_budget_holds() -> None:
     assert cache.get("b", lambda: "again") == "again"
 
 
-def test_what_was_cleared_is_computed_again_and_counts_no_more() -> None:
-    cache: SingleFlight[str] = SingleFlight(10, len)
-    cache.get("a", lambda: "aaaa")
-    cache.clear()
-    assert cache.nbytes == 0
-    assert cache.get("a", lambda: "again") == "again"
-    assert cache.nbytes == 5
-
-
 def test_what_is_asked_for_in_rounds_is_kept_as_far_as_it_fits() -> None:
     cache: SingleFlight[str] = SingleFlight(10, len, lambda key: str(key)[0])
     computed: list[str] = []
