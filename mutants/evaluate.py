@@ -58,8 +58,8 @@ GIVEN_UP = 50
 OFFICIAL_TOLERANCE = 1e-2
 #: Truth that is kept between rows, as a share of the device's free memory, and at most in bytes on a CPU.
 TRUTH_SHARE, TRUTH_BYTES = 0.15, 2 << 30
-#: Before a cell is tried again that did not fit beside what others hold of a GPU just now: a mean over 8 GiB took 71 GiB
-#: for some seconds, and 371 mutants were left without an answer when nobody waited.
+#: Before a cell is tried again that did not fit beside what others hold of a GPU. A mean over 8 GiB took 71 GiB for
+#: some seconds; 371 mutants were left without an answer when nobody waited.
 MEMORY_WAITS_S = (2.0, 5.0, 10.0, 15.0)
 LARGE_DRAW = 16 << 20  # bytes of a draw that a GPU makes itself where its entry says the CPU
 _ALIKE = 0.9  # how much of a cell's size its shares have to be for; there is room to spare in `NEEDED`
