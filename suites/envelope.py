@@ -54,7 +54,7 @@ class Samples:
             members: names, as `TolerancePolicy.members` gives them.
         """
         draw = len(self._truths)
-        small = [_is_small(t) for t in truth.outputs]
+        small = [is_small(t) for t in truth.outputs]
         self._truths.append([t.cpu() if s else t.new_empty(0) for t, s in zip(truth.outputs, small, strict=True)])
         small_inputs = [x for x in drawn.inputs if isinstance(x, Tensor) and x.numel() < SMALL_OUTPUT]
         self._inputs.append([x.detach().cpu() for x in small_inputs])
@@ -113,7 +113,7 @@ class Samples:
         scales: dict[int, Tensor] = {}
         for i in range(len(self._truths[0])):
             draws = [t[i] for t in self._truths]
-            if not _is_small(draws[0]) or draws[0].numel() == 0:
+            if not is_small(draws[0]) or draws[0].numel() == 0:
                 pools.append(None)
                 continue
             scales[i] = pooled_scale(draws)
@@ -137,7 +137,8 @@ class Samples:
         return max(self.members, key=lambda name: self.members[name][output])
 
 
-def _is_small(truth: Tensor) -> bool:
+def is_small(truth: Tensor) -> bool:
+    """Whether an output waits until all draws are in, because its scale is pooled over them."""
     return truth.numel() < SMALL_OUTPUT and not is_exact(truth)
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernelward.suites import envelope
+from kernelward.suites import envelope, validity
 from kernelward.suites.compare import compare_outputs, normalised_error, row_scale
 from kernelward.suites.controls import BANDS, control_errors, least_power, power
 from kernelward.suites.draw import Drawn, draw_entry
@@ -22,7 +22,9 @@ from kernelward.suites.oracle import OracleError, compute_truth
 from kernelward.suites.problem import Problem, problem_from_source
 from kernelward.suites.tolerance import TolerancePolicy
 from kernelward.suites.validity import (
+    POWER_DRAWS,
     REASONS,
+    SEEDS,
     Admission,
     Measured,
     admission_seed,
@@ -542,3 +544,24 @@ def test_the_hardware_tf32_product_passes_under_its_policy_only() -> None:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = False
         assert compare_outputs([product], truth, measured.tolerance).ok == expected
+
+
+@pytest.mark.parametrize(
+    ("forward", "inputs", "reason", "draws"),
+    [
+        ("return (1 + a * 1e-8) - 1", "[torch.rand(8, 70)]", "disagreement", 3),  # two of the draw's own check
+        ("return (a + 300).var(1)", "[torch.randn(80, 70)]", "above-cap", 3),
+        ("return (1 + a.sum() * 1e-8) - 1", "[torch.rand(8, 70)]", "disagreement", 2 + SEEDS + POWER_DRAWS),  # pooled
+        ("return 3 + a * 1e-9", "[torch.randn(8, 70)]", "powerless:constant", 2 + SEEDS + POWER_DRAWS),
+    ],
+)
+def test_what_one_draw_decides_is_not_drawn_again(
+    monkeypatch: pytest.MonkeyPatch, forward: str, inputs: str, reason: str, draws: int
+) -> None:
+    drawn: list[int] = []
+    draw = validity._draw
+    monkeypatch.setattr(validity, "_draw", lambda *args: drawn.append(args[2]) or draw(*args))
+    policy = TolerancePolicy("fp32", ("one_pass_variance",)) if reason == "above-cap" else None
+    found = admit(problem(forward, inputs), Entry(), policy=policy)
+    assert found.reason == reason
+    assert len(drawn) == draws
