@@ -23,6 +23,7 @@ from .nvrtc import Cubin, DeviceProgram, nvrtc
 from .split import split
 from .split_model import SplitSource
 from .toolchain import PreparedHost, ToolLimits, preprocess, tree_hash
+from .torch_headers import check_includes
 
 PACKAGE = Path(__file__).parent
 
@@ -96,6 +97,7 @@ class Builder:
         """
         if self._host is None:
             raise Unsupported("not-installed", self._missing)
+        check_includes(extension)
         with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
             work = Path(scratch)
             parts = split(extension, lambda text: preprocess(text, work))

@@ -6,6 +6,7 @@ from torch.utils.cpp_extension import load_inline
 
 CUDA = r"""
 #include <torch/extension.h>
+#include <c10/cuda/CUDAException.h>
 #include <cuda_runtime.h>
 __global__ void relu_kernel(const float* __restrict__ x, float* __restrict__ y, int64_t n) {
     int64_t stride = (int64_t)blockDim.x * gridDim.x;

@@ -253,6 +253,7 @@ def test_late_instantiations_beside_device_variables_take_the_other_path(builder
 @needs_tools
 def test_variables_in_device_memory_are_found_wherever_they_are_declared(loaded: Any) -> None:
     source = """
+    #include <c10/cuda/CUDAException.h>
     __constant__ float weights[4];
     static __constant__ int hidden;
     namespace inner { __device__ int counter; }

@@ -102,7 +102,6 @@ using namespace at::cuda;
   } while (0)
 #define AT_CUDA_CHECK(EXPR) C10_CUDA_CHECK(EXPR)
 #define C10_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_CHECK(cudaGetLastError())
-#define TORCH_CUDA_KERNEL_LAUNCH_CHECK() C10_CUDA_KERNEL_LAUNCH_CHECK()
 #define C10_DEVICE __device__
 #define C10_HOST __host__
 #define C10_HOST_DEVICE __host__ __device__

@@ -1,0 +1,79 @@
+"""Torch's CUDA helpers need a header of theirs; whoever includes one, or needs none, is let pass."""
+
+from pathlib import Path
+
+import pytest
+from kernelward.reward.cuda.builder import Builder
+from kernelward.reward.cuda.emulator_translate import translate
+from kernelward.reward.cuda.frontend import ExtensionSource
+from kernelward.reward.cuda.torch_headers import check_includes
+from kernelward.reward.sandbox.engine import CompileFailure
+
+HEAD = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
+BODY = "__global__ void k(float* x) { x[0] = 1.f; }\ntorch::Tensor run(torch::Tensor x) {\n  USE\n  return x;\n}\n"
+
+
+def inline(use: str, head: str = HEAD, cpp: str = "torch::Tensor run(torch::Tensor x);") -> ExtensionSource:
+    return ExtensionSource("e", (cpp,), (head + BODY.replace("USE", use),), ("run",), labels=("cpp", "cuda"))
+
+
+@pytest.mark.parametrize(
+    ("use", "header"),
+    [
+        ("C10_CUDA_KERNEL_LAUNCH_CHECK();", "c10/cuda/CUDAException.h"),
+        ("C10_CUDA_CHECK(cudaGetLastError());", "c10/cuda/CUDAException.h"),
+        ("AT_CUDA_CHECK(cudaGetLastError());", "ATen/cuda/Exceptions.h"),
+        ("cudaStream_t s = at::cuda::getCurrentCUDAStream();", "ATen/cuda/CUDAContext.h"),
+        ("auto s = c10::cuda::getCurrentCUDAStream();", "ATen/cuda/CUDAContext.h"),
+        ("const at::cuda::OptionalCUDAGuard guard(device_of(x));", "c10/cuda/CUDAGuard.h"),
+    ],
+)
+def test_a_helper_without_its_header_is_refused_by_every_path(use: str, header: str, tmp_path: Path) -> None:
+    source = inline(use)
+    with pytest.raises(CompileFailure, match=header) as failure:
+        check_includes(source)
+    assert failure.value.reason == "compile"
+    assert str(failure.value).startswith("cuda:5: error: ")
+    with pytest.raises(CompileFailure, match=header):
+        translate(source)
+    with pytest.raises(CompileFailure, match=header):
+        Builder(object(), "sm_90").fast(source, tmp_path)  # type: ignore[arg-type]  # no compiler is asked
+    check_includes(inline(use, f"#include <{header}>\n"))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "cudaError_t e = cudaGetLastError(); TORCH_CHECK(e == cudaSuccess, cudaGetErrorString(e));",
+        "// C10_CUDA_KERNEL_LAUNCH_CHECK();",
+        'TORCH_CHECK(true, "see C10_CUDA_CHECK");',
+        "bool some = torch::cuda::is_available();",
+        "int MY_C10_CUDA_CHECK_COUNT = 0;",
+        "\n#if 0\n  C10_CUDA_KERNEL_LAUNCH_CHECK();\n#endif",
+        "\n#ifdef USE_ROCM\n  auto s = at::cuda::getCurrentCUDAStream();\n#endif",
+    ],
+)
+def test_what_needs_no_header_is_let_pass(use: str) -> None:
+    check_includes(inline(use))
+
+
+def test_a_macro_of_the_candidates_own_needs_no_header() -> None:
+    own = HEAD + "#define C10_CUDA_CHECK(e) TORCH_CHECK((e) == cudaSuccess)\n"
+    check_includes(inline("C10_CUDA_CHECK(cudaGetLastError());", own))
+
+
+@pytest.mark.parametrize("header", ["ATen/cuda/CUDAContext.h", "c10/cuda/CUDAStream.h", "ATen/native/cuda/Loops.cuh"])
+def test_any_of_torchs_cuda_headers_leaves_the_rest_to_the_compiler(header: str) -> None:
+    check_includes(inline("C10_CUDA_KERNEL_LAUNCH_CHECK();", f'{HEAD}# include "{header}"  // all of it\n'))
+
+
+def test_a_header_counts_for_its_own_unit() -> None:
+    use, header = "C10_CUDA_KERNEL_LAUNCH_CHECK();", "#include <c10/cuda/CUDAException.h>\n"
+    with pytest.raises(CompileFailure, match="cuda:5"):
+        check_includes(inline(use, cpp=header + "torch::Tensor run(torch::Tensor x);"))
+    split = ExtensionSource("e", (), (header, BODY.replace("USE", use)), ("run",))
+    check_includes(split)  # load_inline joins the CUDA sources
+    with pytest.raises(CompileFailure, match=r"source\[1\]:3"):
+        check_includes(ExtensionSource("e", (), split.cuda, ("run",), origin="load"))
+    beside = {"own.h": header}
+    check_includes(ExtensionSource("e", (), split.cuda[1:], ("run",), origin="load", headers=beside))
