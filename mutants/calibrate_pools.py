@@ -12,9 +12,9 @@ from typing import Literal
 
 import torch
 
-from ..reward.sandbox import linux
 from ..suites.entry import Entry
 from ..suites.hashing import short
+from ..suites.lifetime import end_with_process
 from ..suites.problem import Problem
 from ..suites.suite_cache import gate_key
 from ..suites.validity import Admission, Measured
@@ -139,5 +139,5 @@ def _gate_of(row: EntryRow) -> str:
 
 
 def _begin(parent: int) -> None:
-    linux.end_with_process(parent)  # a killed calibration leaves nobody behind
+    end_with_process(parent)  # a killed calibration leaves nobody behind
     torch.set_num_threads(1)

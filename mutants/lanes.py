@@ -17,8 +17,8 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import torch
 
-from ..reward.sandbox import linux
 from ..reward.sandbox.failure import ChildFailure
+from ..suites.lifetime import end_with_process
 from .evaluate import Evaluator
 
 AGAIN_S = 5.0  # before a lane whose process ended is used again
@@ -89,7 +89,7 @@ def _begin(device: str, sharers: int, spare: bool, parent: int) -> None:
     global _evaluator
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started the lanes says when they end
-    linux.end_with_process(parent)
+    end_with_process(parent)
     _evaluator = Evaluator(device, sharers=sharers, spare=spare)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from ..reward.bank import BankError, KernelBank
 from ..reward.lease import DeviceLease
-from ..reward.sandbox import linux
 from ..suites.errors import InputError
+from ..suites.lifetime import end_with_process
 from .watch_options import WatchOptions
 from .watch_priority import EAGER, EAGER_S, PATIENCE, UNAWAITED_SHARE, Pace, give_way
 
@@ -272,7 +272,7 @@ def _on_own_device(options: WatchOptions) -> WatchOptions:
 def main(arguments: list[str] | None = None) -> int:
     """Entry point: a `Supervisor`'s request, as JSON."""
     request = json.loads((arguments or sys.argv[1:])[0])
-    linux.end_with_process(request["parent"])
+    end_with_process(request["parent"])
     stopped: list[Callable[[], None]] = []
     signal.signal(signal.SIGTERM, lambda *_: [stop() for stop in stopped] if stopped else os._exit(NO_RESULT))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the watcher decides

@@ -1,6 +1,7 @@
 """Default suites of many problems, each built in a process of its own: a crash or a spent device costs one problem."""
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -14,6 +15,7 @@ from .defaults import GPU_SHARE, build_default_suite, short_of_memory
 from .draw import entry_bytes
 from .entry import Entry
 from .errors import InputError
+from .lifetime import end_with_process
 from .problem import Problem, is_out_of_memory
 from .suite import Suite
 from .suite_cache import Built, cache_key, cached, stored
@@ -125,7 +127,9 @@ def _outcome(problem: Problem, device: str, policy: TolerancePolicy, part: float
     if found is not None:
         return Outcome(problem.id, *found)
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as child:
+        with ProcessPoolExecutor(
+            1, mp_context=get_context("spawn"), initializer=end_with_process, initargs=(os.getpid(),)
+        ) as child:
             return Outcome(problem.id, *child.submit(_build, problem, device, policy, part).result())
     except _Crowded:
         raise

@@ -4,9 +4,7 @@ import ctypes
 import errno
 import os
 import platform
-import select
 import signal
-import threading
 import time
 from typing import Final
 
@@ -101,31 +99,6 @@ def end_with(parent: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def end_with_process(parent: int) -> None:
-    """`end_with` for a child of a process with several threads: a thread waits for the process itself.
-
-    Where the kernel cannot wait for a process (before Linux 5.3), the signal has to do.
-
-    Args:
-        parent: the process id of the one that started this one.
-    """
-    try:
-        alive = os.pidfd_open(parent)
-    except OSError:
-        end_with(parent)
-        return
-    if os.getppid() != parent:  # the number may be somebody else's by now
-        os.kill(os.getpid(), signal.SIGKILL)
-    threading.Thread(target=_end_after, args=(alive,), name="end-with-parent", daemon=True).start()
-
-
-def _end_after(pidfd: int) -> None:
-    ended = select.poll()
-    ended.register(pidfd, select.POLLIN)
-    ended.poll()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def unshare(flags: int) -> None:

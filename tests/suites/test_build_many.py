@@ -1,6 +1,9 @@
 """Default suites of a whole folder: every problem gets an answer, whatever happens to another."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -130,3 +133,27 @@ def test_a_folder_of_one_problem_gets_its_file_in_the_folder_as_well(kernelward,
     assert done.exit_code == 0, done.output
     (file,) = (tmp_path / "suites").rglob("*.yaml")
     assert file.name == f"{load_suite(file).problem_id}.yaml"
+
+
+def test_a_build_that_is_killed_leaves_nobody_behind(folder: Path, tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    waits = f"    import os, time\n    open({str(pid)!r}, 'w').write(str(os.getpid()))\n    time.sleep(120)\n"
+    source = PLAIN.replace("def get_inputs():\n", f"def get_inputs():\n{waits}")
+    (folder / "level1" / "9_Slow.py").write_text(source)
+    command = ["suite", "build", str(folder), "--device", "cpu"]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from kernelward.reward.cli import app; app()", *command],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stderr=subprocess.DEVNULL,
+    ) as build:
+        deadline = time.monotonic() + 60
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        build.kill()
+    child = int(pid.read_text())
+    assert child != build.pid
+    deadline = time.monotonic() + 10
+    while os.path.exists(f"/proc/{child}") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not os.path.exists(f"/proc/{child}")
