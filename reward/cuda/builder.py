@@ -23,7 +23,7 @@ from .nvrtc import Cubin, DeviceProgram, nvrtc
 from .split import split
 from .split_model import SplitSource
 from .toolchain import PreparedHost, ToolLimits, preprocess, tree_hash
-from .torch_headers import check_includes
+from .torch_units import check_units
 
 PACKAGE = Path(__file__).parent
 
@@ -97,7 +97,7 @@ class Builder:
         """
         if self._host is None:
             raise Unsupported("not-installed", self._missing)
-        check_includes(extension)
+        check_units(extension)
         with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
             work = Path(scratch)
             parts = split(extension, lambda text: preprocess(text, work))

@@ -12,7 +12,7 @@ from ..sandbox.engine import CompileFailure
 from .emulator_includes import edit_includes, implicit_includes
 from .frontend import ExtensionSource, Unsupported
 from .lexical import Edit, apply_edits, blank_comments, blank_literals
-from .torch_headers import check_includes
+from .torch_units import check_units
 
 _LOCAL = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
 _OPEN, _CLOSE = "([{", ")]}"
@@ -347,9 +347,9 @@ def translate(source: ExtensionSource) -> Unit:
     """All sources of an extension as one C++ translation unit.
 
     Raises:
-        CompileFailure, Unsupported: see `translate_text`, `check_includes`.
+        CompileFailure, Unsupported: see `translate_text`, `check_units`.
     """
-    check_includes(source)
+    check_units(source)
     labels = source.labels or tuple(f"source[{i}]" for i in range(len(source.cpp) + len(source.cuda)))
     parts = [implicit_includes("\n".join((*source.cpp, *source.cuda)))]
     kernels = 0

@@ -1,19 +1,21 @@
-"""Torch's CUDA helpers need a header of theirs; whoever includes one, or needs none, is let pass."""
+"""What torch's build refuses is refused: a helper without its header, a function that the C++ part does not declare."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from kernelward.reward.cuda.builder import Builder
 from kernelward.reward.cuda.emulator_translate import translate
 from kernelward.reward.cuda.frontend import ExtensionSource
-from kernelward.reward.cuda.torch_headers import check_includes
+from kernelward.reward.cuda.torch_units import check_units
 from kernelward.reward.sandbox.engine import CompileFailure
 
+DECLARED = "torch::Tensor run(torch::Tensor x);"
 HEAD = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n"
 BODY = "__global__ void k(float* x) { x[0] = 1.f; }\ntorch::Tensor run(torch::Tensor x) {\n  USE\n  return x;\n}\n"
 
 
-def inline(use: str, head: str = HEAD, cpp: str = "torch::Tensor run(torch::Tensor x);") -> ExtensionSource:
+def inline(use: str, head: str = HEAD, cpp: str = DECLARED) -> ExtensionSource:
     return ExtensionSource("e", (cpp,), (head + BODY.replace("USE", use),), ("run",), labels=("cpp", "cuda"))
 
 
@@ -31,14 +33,14 @@ def inline(use: str, head: str = HEAD, cpp: str = "torch::Tensor run(torch::Tens
 def test_a_helper_without_its_header_is_refused_by_every_path(use: str, header: str, tmp_path: Path) -> None:
     source = inline(use)
     with pytest.raises(CompileFailure, match=header) as failure:
-        check_includes(source)
+        check_units(source)
     assert failure.value.reason == "compile"
     assert str(failure.value).startswith("cuda:5: error: ")
     with pytest.raises(CompileFailure, match=header):
         translate(source)
     with pytest.raises(CompileFailure, match=header):
         Builder(object(), "sm_90").fast(source, tmp_path)  # type: ignore[arg-type]  # no compiler is asked
-    check_includes(inline(use, f"#include <{header}>\n"))
+    check_units(inline(use, f"#include <{header}>\n"))
 
 
 @pytest.mark.parametrize(
@@ -54,26 +56,37 @@ def test_a_helper_without_its_header_is_refused_by_every_path(use: str, header: 
     ],
 )
 def test_what_needs_no_header_is_let_pass(use: str) -> None:
-    check_includes(inline(use))
+    check_units(inline(use))
 
 
 def test_a_macro_of_the_candidates_own_needs_no_header() -> None:
     own = HEAD + "#define C10_CUDA_CHECK(e) TORCH_CHECK((e) == cudaSuccess)\n"
-    check_includes(inline("C10_CUDA_CHECK(cudaGetLastError());", own))
+    check_units(inline("C10_CUDA_CHECK(cudaGetLastError());", own))
 
 
 @pytest.mark.parametrize("header", ["ATen/cuda/CUDAContext.h", "c10/cuda/CUDAStream.h", "ATen/native/cuda/Loops.cuh"])
 def test_any_of_torchs_cuda_headers_leaves_the_rest_to_the_compiler(header: str) -> None:
-    check_includes(inline("C10_CUDA_KERNEL_LAUNCH_CHECK();", f'{HEAD}# include "{header}"  // all of it\n'))
+    check_units(inline("C10_CUDA_KERNEL_LAUNCH_CHECK();", f'{HEAD}# include "{header}"  // all of it\n'))
 
 
 def test_a_header_counts_for_its_own_unit() -> None:
     use, header = "C10_CUDA_KERNEL_LAUNCH_CHECK();", "#include <c10/cuda/CUDAException.h>\n"
     with pytest.raises(CompileFailure, match="cuda:5"):
-        check_includes(inline(use, cpp=header + "torch::Tensor run(torch::Tensor x);"))
-    split = ExtensionSource("e", (), (header, BODY.replace("USE", use)), ("run",))
-    check_includes(split)  # load_inline joins the CUDA sources
+        check_units(inline(use, cpp=header + DECLARED))
+    split = ExtensionSource("e", (DECLARED,), (header, BODY.replace("USE", use)), ("run",))
+    check_units(split)  # load_inline joins the CUDA sources
     with pytest.raises(CompileFailure, match=r"source\[1\]:3"):
-        check_includes(ExtensionSource("e", (), split.cuda, ("run",), origin="load"))
+        check_units(ExtensionSource("e", (), split.cuda, ("run",), origin="load"))
     beside = {"own.h": header}
-    check_includes(ExtensionSource("e", (), split.cuda[1:], ("run",), origin="load", headers=beside))
+    check_units(ExtensionSource("e", (), split.cuda[1:], ("run",), origin="load", headers=beside))
+
+
+def test_a_function_that_the_cpp_sources_do_not_declare_is_refused_where_torch_binds_it() -> None:
+    for cpp in ((), ("",), ("// torch::Tensor run(torch::Tensor x);",), ("torch::Tensor run2(torch::Tensor x);",)):
+        source = ExtensionSource("e", cpp, (HEAD + BODY,), ("run",))
+        with pytest.raises(CompileFailure, match="run was not declared"):
+            check_units(source)
+        check_units(replace(source, functions=()))  # a PYBIND11_MODULE of its own
+        check_units(replace(source, origin="load"))
+    check_units(ExtensionSource("e", (BODY,), (), ("run",)))
+    check_units(ExtensionSource("e", ("namespace ns { void run(torch::Tensor x); }",), (BODY,), ("ns::run",)))

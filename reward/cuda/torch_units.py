@@ -1,8 +1,8 @@
-"""What `torch/extension.h` does not bring in: whoever uses torch's CUDA helpers has to include a header of theirs.
+"""What torch's build of an extension refuses and ours, with one header of its own for one unit, would let pass.
 
-Our own header holds them all, so without this a source that forgets one would build here and nowhere else. Of 92 public
-solutions that forget one and whose compilation is on record, 91 failed; the other one caught the error and went on
-without its kernel.
+A source that uses torch's CUDA helpers has to include a header of theirs: `torch/extension.h` does not bring them in.
+Of 92 public solutions that forget it and whose compilation is on record 91 failed; the other one caught the error and
+went on without its kernel. And `load_inline` binds `functions` in the C++ unit, which has to declare them.
 """
 
 import re
@@ -26,12 +26,24 @@ _PROVIDES = re.compile(r"(?:c10|ATen|torch/csrc|caffe2|THC)/.*(?:cuda|cudnn|nati
 _CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.MULTILINE)
 
 
-def check_includes(extension: ExtensionSource) -> None:
-    """Refuse what nvcc would refuse for want of a header. What stands between `#if` and `#endif` is not looked at.
+def check_units(extension: ExtensionSource) -> None:
+    """Refuse what torch's build would refuse. What stands between `#if` and `#endif` is not looked at.
 
     Raises:
-        CompileFailure: `compile`; the message names file, line, name and header.
+        CompileFailure: `compile`; the message names what is undefined, where, and what is missing.
     """
+    _check_includes(extension)
+    if extension.origin == "load_inline" and extension.cuda:
+        declared = "\n".join(map(blank_literals, (*extension.cpp, *extension.headers.values())))
+        for function in extension.functions:
+            name = function.rpartition("::")[2]
+            if not re.search(rf"\b{re.escape(name)}\b", declared):
+                raise CompileFailure(
+                    "compile", f"cpp_sources: error: {name} was not declared in this scope: `functions` names it"
+                )
+
+
+def _check_includes(extension: ExtensionSource) -> None:
     labels = extension.labels or tuple(f"source[{i}]" for i in range(len(extension.cpp) + len(extension.cuda)))
     sources = list(zip(labels, extension.cpp + extension.cuda, strict=True))
     if extension.origin == "load_inline":  # one unit of C++, one of CUDA
