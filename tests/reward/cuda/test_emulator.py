@@ -28,7 +28,9 @@ def build(toolchain: Toolchain, tmp_path: Path) -> Any:
     """Compile one CUDA source with an exported function `f`."""
 
     def make(cuda: str, functions: tuple[str, ...] = ("f",), cpp: tuple[str, ...] = ()) -> EmulatedModule:
-        return EmulatedModule.create(ExtensionSource("extension", cpp, (HEAD + cuda,), functions), toolchain, tmp_path)
+        return EmulatedModule.create(
+            ExtensionSource("extension", cpp, (HEAD + cuda,), functions, origin="load"), toolchain, tmp_path
+        )
 
     return make
 

@@ -98,7 +98,7 @@ torch::Tensor f_stages(torch::Tensor x, int64_t rounds) {
 
 @pytest.fixture(scope="module")
 def module(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> EmulatedModule:
-    source = ExtensionSource("copies", (), (SOURCE,), ("f_tiles", "f_collectives", "f_stages"))
+    source = ExtensionSource("copies", (), (SOURCE,), ("f_tiles", "f_collectives", "f_stages"), origin="load")
     return EmulatedModule.create(source, toolchain, tmp_path_factory.mktemp("copies"))
 
 
@@ -141,7 +141,7 @@ def test_a_stage_that_is_not_waited_for_is_read_as_poison(
     toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     hasty = SOURCE.replace("__pipeline_wait_prior(1);", "__pipeline_wait_prior(2);")
-    source = ExtensionSource("hasty", (), (hasty,), ("f_stages",))
+    source = ExtensionSource("hasty", (), (hasty,), ("f_stages",), origin="load")
     module = EmulatedModule.create(source, toolchain, tmp_path_factory.mktemp("hasty"))
     module.configure(STRICT_VARIANTS[1])
     assert module.f_stages(rand(3 * 48), 3)[:48].isnan().all()

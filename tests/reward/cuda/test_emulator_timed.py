@@ -100,7 +100,7 @@ torch::Tensor multiply(torch::Tensor a, torch::Tensor b, bool first, bool second
 
 @pytest.fixture(scope="module")
 def module(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> EmulatedModule:
-    source = ExtensionSource("timed", (), (SOURCE,), ("run", "multiply"))
+    source = ExtensionSource("timed", (), (SOURCE,), ("run", "multiply"), origin="load")
     return EmulatedModule.create(source, toolchain, tmp_path_factory.mktemp("timed"))
 
 

@@ -21,7 +21,9 @@ torch::Tensor f(torch::Tensor x) { k<<<(x.numel() + 63) / 64, 64>>>(x.data_ptr<f
 def make(
     toolchain: Toolchain, folder: Path, cuda: str, cpp: tuple[str, ...] = (), functions: tuple[str, ...] = ("f",)
 ) -> EmulatedModule:
-    return EmulatedModule.create(ExtensionSource("extension", cpp, (cuda,), functions), toolchain, folder)
+    return EmulatedModule.create(
+        ExtensionSource("extension", cpp, (cuda,), functions, origin="load"), toolchain, folder
+    )
 
 
 @pytest.mark.parametrize(
