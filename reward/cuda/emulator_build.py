@@ -90,7 +90,6 @@ def _flags() -> tuple[str, ...]:
         "-gdwarf-4",
         "-femit-struct-debug-baseonly",
         "-fPIC",
-        "-w",
         "-fvisibility=hidden",
         "-fno-gnu-unique",
         "-fno-strict-aliasing",
@@ -235,11 +234,15 @@ def _compile(command: Sequence[str], work: Path) -> None:
 
 
 def _readable(stderr: str, work: Path) -> str:
-    """The compiler's errors without paths of ours."""
+    """The compiler's errors without paths of ours, and without its warnings."""
     text = stderr.replace(str(work) + "/", "").replace(str(INCLUDE) + "/", "")
-    lines = [
-        line for line in text.split("\n") if not line.startswith(("In file included from", "                 from"))
-    ]
+    lines: list[str] = []
+    warns = False
+    for line in text.split("\n"):
+        if not line.startswith(" "):  # else it belongs to what stands above
+            warns = ": warning: " in line
+        if not warns and not line.startswith(("In file included from", "                 from", "cc1plus: ")):
+            lines.append(line)
     return "\n".join(lines)[:MAX_MESSAGE] or "the compiler failed without a message"
 
 

@@ -358,6 +358,8 @@ def translate(source: ExtensionSource) -> Unit:
         if index < len(source.cpp) and source.cuda:
             translated = _without_defaults(translated)
         kernels += len(_KERNEL.findall(blank_literals(text)))
+        # g++ takes arrays of variable length, nvcc does not
+        parts.append(f'#pragma GCC diagnostic {"ignored" if index < len(source.cpp) else "error"} "-Wvla"\n')
         quoted = label.replace("\\", "/").replace('"', "'").replace("\n", " ")
         parts.append(f'#line 1 "{quoted}"\n{translated}\n')
     headers = {}

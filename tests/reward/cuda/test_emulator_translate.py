@@ -324,3 +324,43 @@ def test_overlapping_arguments_share_memory_and_writes_come_back(toolchain: Tool
     with pytest.raises(CudaError):
         module.f(torch.empty(0), torch.empty(0).expand(0))  # a null pointer in a kernel
     module.reset()
+
+
+VARIES = "__global__ void k(float* y, int n) {{\n  {}\n  for (int i = 0; i < 4; i++) a[i] = i;\n  y[0] = a[3];\n}}\n"
+CALLS = "torch::Tensor f(torch::Tensor x) { k<<<1, 1>>>(x.data_ptr<float>(), 4); return x; }\n"
+
+
+@pytest.mark.parametrize(
+    "array", ["float a[n];", "const int m = n + 1; float a[m];", "int m = 4; float a[m][2]; (void)a;"]
+)
+def test_an_array_of_variable_length_is_refused_as_by_nvcc(toolchain: Toolchain, tmp_path: Path, array: str) -> None:
+    with pytest.raises(CompileFailure, match="variable length") as caught:
+        make(toolchain, tmp_path, HEAD + VARIES.format(array) + CALLS)
+    assert "warning" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "array", ["float a[4];", "const int m = 4; float a[m];", "constexpr int m = 2; float a[m * m];", "float* a = y;"]
+)
+def test_an_array_of_constant_length_is_taken(toolchain: Toolchain, tmp_path: Path, array: str) -> None:
+    assert make(toolchain, tmp_path, HEAD + VARIES.format(array) + CALLS).f(torch.zeros(4))[0] == 3
+
+
+def test_the_cpp_sources_are_compiled_by_gxx_which_takes_it(toolchain: Toolchain, tmp_path: Path) -> None:
+    own = HEAD + "inline float third(int n) { float a[n]; for (int i = 0; i < n; i++) a[i] = i; return a[3]; }\n"
+    built = EmulatedModule.create(
+        ExtensionSource(
+            "e", (own,), (HEAD + "torch::Tensor f(torch::Tensor x) { return x + third(4); }",), ("f",), origin="load"
+        ),
+        toolchain,
+        tmp_path,
+    )
+    assert built.f(torch.zeros(1))[0] == 3
+
+
+def test_only_the_errors_of_a_compiler_are_told(toolchain: Toolchain, tmp_path: Path) -> None:
+    warned = "int g(int n) { switch (n) { case 1: return 2; } }\nvoid h() { undeclared(1); }\n"
+    with pytest.raises(CompileFailure, match="undeclared") as caught:
+        make(toolchain, tmp_path, HEAD + warned)
+    assert "warning" not in str(caught.value)
+    assert "return 2" not in str(caught.value)
