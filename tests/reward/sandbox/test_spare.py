@@ -3,12 +3,14 @@
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from kernelward.reward.sandbox.limits import Limits
-from kernelward.reward.sandbox.session import Zygote
+from kernelward.reward.sandbox.session import ChildSession, Zygote
 
 SOURCE = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n"
 
@@ -97,6 +99,34 @@ def test_another_limit_gets_a_child_of_its_own(ahead: Ahead) -> None:
     with ahead.zygote.spawn(Limits(run_s=2.0)) as child:
         assert child.limits.run_s == 2.0
         child.load(SOURCE)
+
+
+def test_one_that_is_being_made_is_waited_for_by_the_first_who_asks(
+    ahead: Ahead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, began = ahead.zygote._fresh, []
+    may_go_on = threading.Event()
+
+    def slowly(limits: Limits) -> ChildSession:
+        began.append(threading.current_thread().name)
+        if began[-1] == "spare child":
+            may_go_on.wait(20)
+        return fresh(limits)
+
+    ahead.zygote.spawn().close()  # what waits now has these limits
+    settled(ahead.zygote)
+    monkeypatch.setattr(ahead.zygote, "_fresh", slowly)
+    with ahead.zygote.spawn(), ThreadPoolExecutor(1) as later:  # the spare; another one is being made now
+        waits = later.submit(ahead.zygote.spawn)
+        assert within(5.0, lambda: ahead.zygote._promised)
+        with ahead.zygote.spawn() as beside:  # the second who asks does not wait
+            beside.load(SOURCE)
+        assert not waits.done()
+        may_go_on.set()
+        with waits.result(20) as child:
+            child.load(SOURCE)
+    settled(ahead.zygote)
+    assert began == ["spare child", "MainThread", "spare child"]
 
 
 def test_a_spare_ends_with_its_zygote(ahead: Ahead) -> None:
