@@ -232,10 +232,12 @@ class Mutants:
         before = any(c.variant == "strict" and _shows(c) for c in there)
         done = {(c.entry, c.variant) for c in there} - unproved_kills(there, {a.id for a in queue.work.questions.pool})
         questions = queue.asked
+        proved = any(c.outcome == "crash" and c.seeds >= SEEDS for c in there)
+        crashes = {c.entry for c in there if c.outcome == "crash"} if proved else set()
         for attempt in range(2):
             try:
                 asked = questions.pool, questions.official
-                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done, before)
+                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done, before, crashes)
                 break
             except ChildFailure as failure:
                 if attempt:

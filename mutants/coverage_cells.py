@@ -143,9 +143,9 @@ def cell_fates(cells: ProblemCells, comparison: Comparison, engine: Engine = "st
     `strict` falls back to a plain failure: what fails plainly fails strictly. Where a changed shape was refused the
     entry abstains and its declared-shape twin counts in its place.
 
-    Where a mutant crashed in all draws of some entry, in a dense one of this shape, and in each that was asked there,
-    the others of the shape are taken to crash it too, which a GPU leaves out (`measure`): of 2,921 such cells of two
-    matrices that had asked them, 2,921 did (`tests/measure/lazy_cells.py`).
+    Where a mutant ended in all draws of some entry, crashed in a dense one of this shape, and in each that was asked
+    there, the others of the shape are taken to crash it too, which a GPU leaves out (`measure`): of 2,921 such cells of
+    two matrices that had asked them, 2,921 did (`tests/measure/lazy_cells.py`).
     """
     grid = cells.grid
     if isinstance(comparison, Close):
@@ -160,7 +160,7 @@ def cell_fates(cells: ProblemCells, comparison: Comparison, engine: Engine = "st
     fates = np.where(shown, 1, np.where(known[:, :, variant], 0, -1)).astype(np.int8)
     refused = grid.abstained[:, :, variant] & ~shown
     crashes = grid.classes == CODES["crash"]
-    proved = (crashes & (grid.seeds >= WITNESS_SEEDS)).any(axis=(1, 2))
+    proved = ((crashes | (grid.classes == CODES["hang"])) & (grid.seeds >= WITNESS_SEEDS)).any(axis=(1, 2))
     for dense, columns in _by_shape(cells):
         asked = grid.present[:, columns, variant]
         ended = proved & crashes[:, dense, variant].any(axis=1) & (crashes[:, columns, variant] | ~asked).all(axis=1)

@@ -363,11 +363,13 @@ class KernelRun:
         if self.host.pace is not None:
             self.host.pace()
         for wait_s in MEMORY_WAITS_S if self.host.on_gpu else ():
+            before = self.deaths, self.given_up
             try:
                 return self._fitting(question, draws)
             except ChildFailure as failure:
                 if failure.reason not in ("device-memory", "judge-memory"):
                     raise
+                self.deaths, self.given_up = before  # it begins again
             self._leave()
             self._close()
             torch.cuda.empty_cache()
@@ -421,6 +423,10 @@ class KernelRun:
         On a GPU only: elsewhere an error costs none.
         """
         return self.host.on_gpu and self._proved and self._ends.get(question.entry.constants, False)
+
+    def known_to_crash(self, shape: Hashable) -> None:
+        """Take over from an earlier row that it crashed in all draws of an entry, and in what was asked at a shape."""
+        self._proved = self._ends[shape] = True
 
     @property
     def _ended(self) -> int:

@@ -8,9 +8,10 @@ zygote and draws of its own.
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -42,6 +43,7 @@ class Lanes:
         self._here = None if apart else evaluator
         self._begins = (evaluator.device, count, spare, os.getpid())
         self._ended = [0] * count
+        self._lock = threading.Lock()
         self._processes = [self._process() for _ in range(count if apart else 0)]
 
     def _process(self) -> ProcessPoolExecutor:
@@ -68,17 +70,25 @@ class Lanes:
         """
         if self._here is not None:
             return function(self._here, *args, **kwargs)
+        process = self._processes[lane]
         try:
-            found = self._processes[lane].submit(_call, function, args, kwargs).result()
-        except BrokenProcessPool as error:
-            self._processes[lane] = self._process()
-            self._ended[lane] += 1
-            if self._ended[lane] >= ENDS:
-                raise
-            time.sleep(AGAIN_S)
-            raise ChildFailure("infra_error", "lane", f"the process of a lane ended: {error}", "run") from None
-        self._ended[lane] = 0
-        return found
+            job = process.submit(_call, function, args, kwargs)
+            wait([job])
+            broken = job.exception()
+        except BrokenProcessPool as error:  # before it was given the job
+            broken = error
+        if not isinstance(broken, BrokenProcessPool):
+            self._ended[lane] = 0
+            return job.result()
+        with self._lock:  # several threads may have waited for it
+            if self._processes[lane] is process:
+                self._processes[lane] = self._process()
+                self._ended[lane] += 1
+            ended = self._ended[lane]
+        if ended >= ENDS:
+            raise broken
+        time.sleep(AGAIN_S)
+        raise ChildFailure("infra_error", "lane", f"the process of a lane ended: {broken}", "run")
 
 
 _evaluator: Evaluator | None = None

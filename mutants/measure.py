@@ -17,7 +17,7 @@ multiprocessor saw. A mutant that is known for it is put to a dense entry of eac
 of that shape are left out: they would as well (`coverage_cells.cell_fates` has how often that was so).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -77,6 +77,7 @@ def measure_mutant(
     official: Iterable[Official],
     done: CellsDone,
     shown: bool = False,
+    crashes: Collection[int] = (),
 ) -> Measured:
     """Ask what is missing.
 
@@ -85,6 +86,7 @@ def measure_mutant(
         official: groups of plain questions.
         done: cells that are there already.
         shown: whether one of those shows it wrong.
+        crashes: the entries whose cell is there and a crash, of a mutant that crashed in all draws of one of them.
 
     Raises:
         ChildFailure: `infra_error`: nothing is known about the mutant.
@@ -92,14 +94,26 @@ def measure_mutant(
     found: list[tuple[int, CellResult]] = []
     broken, all_of_them = "", in_sample(mutant.id)
     with evaluator.open(mutant.source, mutant.backend, problem) as run:
+        known = _crashing(pool, done, crashes)
+        for shape in known:
+            run.known_to_crash(shape)
         try:
-            _ask_pool(run, pool, done, found, all_of_them, shown)
+            _ask_pool(run, pool, done, found, all_of_them, shown, known)
             for group in official:
                 if all_of_them or not group.costly:
                     _ask_official(run, group, done, found)
         except KernelBroken as error:
             broken = str(error)
     return Measured(tuple(found), broken)
+
+
+def _crashing(pool: Sequence[Asked], done: CellsDone, crashes: Collection[int]) -> set[Hashable]:
+    """The shapes with a dense entry that is known to crash the mutant, and none that is known not to."""
+    there = [a for a in pool if (a.id, a.question.variant) in done]
+    crashed: set[Hashable] = {
+        a.question.entry.constants for a in there if a.id in crashes and a.question.entry.generator in DENSE
+    }
+    return crashed - {a.question.entry.constants for a in there if a.id not in crashes}
 
 
 def in_sample(mutant: str) -> bool:
@@ -114,10 +128,11 @@ def _ask_pool(
     found: list[tuple[int, CellResult]],
     all_of_them: bool,
     shown: bool,
+    known: Collection[Hashable],
 ) -> None:
     missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in done]
-    for (costly, _), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
-        dense_asked = False
+    for (costly, shape), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
+        dense_asked = shape in known
         for asked in sorted(group, key=lambda a: a.question.entry.generator not in DENSE):
             if costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
                 return

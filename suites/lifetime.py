@@ -21,7 +21,7 @@ def end_with_process(parent: int) -> None:
         parent: the process id of the one that started this one.
     """
     alive = -1
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # a Python may lack it as well
         alive = os.pidfd_open(parent)
     if os.getppid() != parent:  # the number may be somebody else's by now
         os.kill(os.getpid(), signal.SIGKILL)

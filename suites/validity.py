@@ -294,11 +294,13 @@ def _check_so_far(truth: Truth, samples: Samples, counts: Sequence[tuple[int, ..
             _check_tolerance(i, tolerance(n, envelope, truth.output_dtypes[i]), n, samples, cap)
 
 
-def _check_tolerance(output: int, allowed: float, fan_in: int, samples: Samples, cap: float) -> None:
+def _check_tolerance(
+    output: int, allowed: float, fan_in: int, samples: Samples, cap: float, measured: Measured | None = None
+) -> None:
     if allowed > cap:
         worst = samples.worst_member(output)
         why = f"largest member {worst} at {samples.members[worst][output]:.2g}, fan-in {fan_in}"
-        raise _Rejection("above-cap", f"output {output}: tolerance {allowed:.2g} above {cap:g} ({why})")
+        raise _Rejection("above-cap", f"output {output}: tolerance {allowed:.2g} above {cap:g} ({why})", measured)
 
 
 def _check_promise(problem: Problem, entry: Entry, drawn: Drawn, device: torch.device) -> None:
@@ -350,7 +352,7 @@ def _check_measured(measured: Measured, samples: Samples, cap: float) -> None:
         own = measured.members[REFERENCE][i]
         if own > cap or (allowed == math.inf and own > 0):
             raise _Rejection("disagreement", f"output {i}: the reference errs by {own:.2g}, cap {cap:g}", measured)
-        _check_tolerance(i, allowed, measured.fan_in[i], samples, cap)
+        _check_tolerance(i, allowed, measured.fan_in[i], samples, cap, measured)
     for control in CONTROLS:
         fails = measured.controls.get(control, (None,))
         if all(f is False for f in fails):  # an output that the control has no answer for stops it

@@ -38,8 +38,10 @@ def test_a_pickled_exception_is_the_same_one(kind: type[Exception]) -> None:
     error = kind(*arguments)
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
-    assert str(again) == str(error)
+    assert (str(again), again.args) == (str(error), error.args)
     assert vars(again) == vars(error)
+    error.args = ("told otherwise",)  # as a candidate may that catches it
+    assert str(error) == "told otherwise"
 
 
 def test_exceptions_of_all_three_rooms_are_tried() -> None:

@@ -99,11 +99,11 @@ class CudaError(RuntimeError):
     """A kernel failed or could not be launched: what torch would raise at the next synchronisation."""
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(code, message)
+        super().__init__(f"CUDA error: {message}")
         self.code = code
 
-    def __str__(self) -> str:
-        return f"CUDA error: {self.args[1]}"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CudaError, (self.code, str(self).removeprefix("CUDA error: "))
 
 
 class _Variant(ctypes.Structure):

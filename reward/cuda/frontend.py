@@ -37,12 +37,12 @@ class Unsupported(Exception):
     """
 
     def __init__(self, feature: str, message: str) -> None:
-        super().__init__(feature, message)
+        super().__init__(message)
         self.feature = feature
         self.message = message
 
-    def __str__(self) -> str:
-        return self.message
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Unsupported, (self.feature, self.message)
 
 
 @dataclass(frozen=True, slots=True)

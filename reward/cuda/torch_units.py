@@ -18,29 +18,56 @@ _MACROS = {
     **dict.fromkeys(("AT_CUDA_CHECK", "AT_CUDA_DRIVER_CHECK", "TORCH_CUDABLAS_CHECK"), _EXCEPTIONS),
     **dict.fromkeys(("CUDA_KERNEL_LOOP", "CUDA_KERNEL_LOOP_TYPE"), "ATen/cuda/detail/KernelUtils.h"),
 }
-_USES = re.compile(rf"\b(?:{'|'.join(_MACROS)})\b|\b(?:at|c10)\s*::\s*cuda\s*::\s*(\w+)")
-_DEFINES = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", re.MULTILINE)
+_NAMES = (
+    "getCurrentCUDAStream",
+    "getDefaultCUDAStream",
+    "getStreamFromPool",
+    "getCurrentDeviceProperties",
+    "CUDAGuard",
+    "OptionalCUDAGuard",
+    "CUDAStreamGuard",
+)
+_USES = re.compile(rf"\b(?:{'|'.join((*_MACROS, *_NAMES))})\b|\b(?:at|c10)\s*::\s*cuda\s*::\s*\w+")
+#: What a unit declares itself: macros, types, functions, names in a reopened namespace.
+_OWN = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)|\b(?:struct|class)\s+(\w+)|\b(?!return\b|else\b)\w[\w:]*[\s*&]+(\w+)\s*\("
+    r"|\bnamespace\s+(at|c10)\b(?:\s*::\s*\w+)*\s*\{",
+    re.MULTILINE,
+)
+_DEFINE = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)[^\n]*", re.MULTILINE)
 _INCLUDES = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"]([^<>\"\n]+)[>\"]", re.MULTILINE)
 #: Headers that bring in some of it, each of them taken to bring in all: who includes one is left to the compiler.
 _PROVIDES = re.compile(r"(?:c10|ATen|torch/csrc|caffe2|THC)/.*(?:cuda|cudnn|native|THC).*", re.IGNORECASE)
-_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b", re.MULTILINE)
+_PLAIN = re.compile(r"[<\"](?:torch/(?:extension|torch|types|all|python)|ATen/ATen)\.h[>\"]|<[a-z_]+(?:\.h)?>")
+_TARGETS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*(\S+)", re.MULTILINE)
+_CONDITIONAL = re.compile(r"^[ \t]*#[ \t]*(?:(if|ifdef|ifndef|endif)\b(?:[ \t]+(\w+))?)[^\n]*", re.MULTILINE)
 
 
 def check_units(extension: ExtensionSource) -> None:
-    """Refuse what torch's build would refuse. What stands between `#if` and `#endif` is not looked at.
+    """Refuse what torch's build would refuse. In doubt nothing is said: the compilers have the word.
 
     Raises:
         CompileFailure: `compile`; the message names what is undefined, where, and what is missing.
     """
+    flags = (*extension.flags.cflags, *extension.flags.cuda_cflags)
+    if any(flag.startswith(("-include", "--pre-include", "-D", "-imacros")) for flag in flags):
+        return  # they may bring in or rename anything
     _check_includes(extension)
     if extension.origin == "load_inline" and extension.cuda:
-        declared = "\n".join(map(blank_literals, (*extension.cpp, *extension.headers.values())))
-        for function in extension.functions:
-            name = function.rpartition("::")[2]
-            if not re.search(rf"\b{re.escape(name)}\b", declared):
-                raise CompileFailure(
-                    "compile", f"cpp_sources: error: {name} was not declared in this scope: `functions` names it"
-                )
+        _check_functions(extension)
+
+
+def _check_functions(extension: ExtensionSource) -> None:
+    declared = "\n".join(map(_code, (*extension.cpp, *extension.headers.values())))
+    spliced = "\n".join(map(_spliced, extension.cpp))
+    if "##" in declared or not all(_PLAIN.fullmatch(target) for target in _TARGETS.findall(spliced)):
+        return
+    for function in extension.functions:
+        name = function.rpartition("::")[2]
+        if not re.search(rf"\b{re.escape(name)}\s*\(", declared):
+            raise CompileFailure(
+                "compile", f"cpp_sources: error: {name} was not declared in this scope: `functions` names it"
+            )
 
 
 def _check_includes(extension: ExtensionSource) -> None:
@@ -51,31 +78,56 @@ def _check_includes(extension: ExtensionSource) -> None:
     else:
         units = [[source] for source in sources]
     for unit in units:
-        texts = [
-            blank_comments(text.replace("\r\n", "\n")) for text in (*extension.headers.values(), *(t for _, t in unit))
-        ]
-        if any(_PROVIDES.fullmatch(name.strip()) for text in texts for name in _INCLUDES.findall(text)):
+        texts = [*extension.headers.values(), *(text for _, text in unit)]
+        if any(_PROVIDES.fullmatch(name.strip()) for text in texts for name in _INCLUDES.findall(_spliced(text))):
             continue
-        own = {name for text in texts for name in _DEFINES.findall(text)}
+        code = "\n".join(map(_code, texts))
+        own = {name for match in _OWN.findall(code) for name in match if name}
+        if own & {"at", "c10"}:
+            continue
         for label, text in unit:
-            _check(label, blank_literals(text.replace("\r\n", "\n")), own)
+            _check(label, _code(text), own, code)
 
 
-def _check(label: str, code: str, own: set[str]) -> None:
+def _spliced(text: str) -> str:
+    """Without comments; lines that a backslash joins are one, at the same offsets."""
+    return blank_comments(text.replace("\r\n", "\n")).replace("\\\n", "  ")
+
+
+def _code(text: str) -> str:
+    return blank_literals(text.replace("\r\n", "\n")).replace("\\\n", "  ")
+
+
+def _check(label: str, code: str, own: set[str], unit: str) -> None:
     for use in _USES.finditer(code):
-        name = use.group(1) or use.group()
-        if name in own or _is_conditional(code, use.start()):
+        name = re.split(r"[\s:]+", use.group())[-1]
+        if name in own or _is_conditional(code, use.start()) or _is_unused_macro(code, use.start(), unit):
             continue
         header = _MACROS.get(name) or ("c10/cuda/CUDAGuard.h" if name.endswith("Guard") else "ATen/cuda/CUDAContext.h")
-        line = code.count("\n", 0, use.start()) + 1
         raise CompileFailure(
             "compile",
-            f"{label}:{line}: error: {use.group()} is undefined: torch/extension.h lacks it; #include <{header}>",
+            f"{label}: error: {use.group()} is undefined: torch/extension.h lacks it; #include <{header}>",
         )
 
 
 def _is_conditional(code: str, position: int) -> bool:
-    depth = 0
+    """Whether it stands between `#if` and `#endif`, other than a guard of the whole file."""
+    depth, guarded = 0, False
     for match in _CONDITIONAL.finditer(code, 0, position):
-        depth += -1 if match.group(1) == "endif" else 1
-    return depth > 0
+        if match.group(1) == "endif":
+            depth -= 1
+            continue
+        name = match.group(2) or ""
+        follows = code[match.end() :].lstrip()
+        if depth == 0 and match.group(1) == "ifndef" and re.match(rf"#[ \t]*define[ \t]+{re.escape(name)}\b", follows):
+            guarded = True
+        depth += 1
+    return depth > guarded
+
+
+def _is_unused_macro(code: str, position: int, unit: str) -> bool:
+    """Whether it stands in the definition of a macro that its unit never expands."""
+    for match in _DEFINE.finditer(code):
+        if match.start() <= position < match.end():
+            return len(re.findall(rf"\b{re.escape(match.group(1))}\b", unit)) == 1
+    return False

@@ -49,11 +49,11 @@ class OutputFaultError(Exception):
     """An output that is not a plain dense tensor on the right device."""
 
     def __init__(self, reason: str, message: str, index: int) -> None:
-        super().__init__(reason, message, index)
+        super().__init__(message)
         self.fault = Faults(reason, message, index)
 
-    def __str__(self) -> str:
-        return str(self.args[1])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OutputFaultError, (self.fault.reason, str(self), self.fault.index)
 
 
 def flatten(value: Any, out: list[Any], depth: int = 0) -> list[Any]:

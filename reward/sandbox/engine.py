@@ -19,12 +19,12 @@ class CompileFailure(Exception):
     """
 
     def __init__(self, reason: str, message: str, exception: str | None = None) -> None:
-        super().__init__(reason, message, exception)
+        super().__init__(message)
         self.reason = reason
         self.exception = exception
 
-    def __str__(self) -> str:
-        return str(self.args[1])
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompileFailure, (self.reason, str(self), self.exception)
 
 
 @dataclass(frozen=True, slots=True)

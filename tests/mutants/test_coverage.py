@@ -151,12 +151,24 @@ def test_where_a_dense_entry_of_a_shape_ends_a_mutant_the_others_that_were_not_a
     assert cell_fates(measured.cells, Truth())[0, :3].tolist() == [0, 1, 0]
 
 
+def test_where_one_entry_of_a_shape_does_not_end_it_nothing_is_taken_to_be_so(measured: Measured) -> None:
+    ramp = measured.matrix.add_entry(measured.entry_row(Entry.make("ramp")))
+    measured.shows(0, RIGHT, "crash", RIGHT)
+    measured.shows(1, RIGHT, "crash")
+    cells = measured.cells
+    column = [i for i, entry in enumerate(cells.entries) if entry.uid == Entry.make("ramp").id]
+    assert ramp
+    assert cell_fates(cells, Truth())[:2, column].tolist() == [[-1], [1]]
+
+
 def test_of_a_mutant_that_crashed_in_one_draw_only_nothing_is_taken_to_be_so(measured: Measured) -> None:
     measured.shows(0, RIGHT, "crash", seeds=1)
     measured.shows(1, "crash")
     measured.shows(1, RIGHT, "crash", seeds=1)  # the ragged one crashed in all draws: it keeps more seeds
+    measured.shows(2, "hang")
+    measured.shows(2, "hang", "crash", seeds=1)
     fates = cell_fates(measured.cells, Truth())
-    assert fates[:2, :3].tolist() == [[0, 1, -1], [1, 1, 1]]
+    assert fates[:, :3].tolist() == [[0, 1, -1], [1, 1, 1], [1, 1, 1]]
 
 
 def test_mutants_that_do_not_count_are_in_no_denominator(measured: Measured) -> None:

@@ -69,7 +69,7 @@ def running() -> Iterator[Evaluator]:
 @pytest.fixture(scope="module")
 def uneven() -> tuple[Problem, Measured]:
     problem = problem_from_source(UNEVEN, "uneven")
-    measured = admit(problem, Entry.make(), seeds=2).measured
+    measured = admit(problem, Entry.make("normal"), seeds=2).measured  # both of these draws are well conditioned
     assert measured is not None
     return problem, replace(measured, tolerance=(6e-3,))
 
@@ -271,6 +271,29 @@ def test_what_does_not_fit_beside_others_is_tried_again_on_a_gpu(
             with pytest.raises(ChildFailure, match="12 GiB"):
                 run.cell(question)
     assert len(tries) == asked
+
+
+def test_what_ended_in_tries_that_lacked_memory_is_not_held_against_the_kernel(
+    uneven: tuple[Problem, Measured], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, measured = uneven
+    question = Question(Entry.make("normal", params={"sigma": 0.375}), measured)
+    source = (
+        "import os\nimport torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, s):\n        os._exit(7)\n"
+    )
+    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (0.0,) * (evaluate.RESTARTS + 1))
+    with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
+        draw = evaluator.draw
+
+        def second_lacks_memory(problem: Problem, question: Question, index: int) -> Any:
+            if index == 1:
+                raise OracleError("out-of-memory", "12 GiB")
+            return draw(problem, question, index)
+
+        monkeypatch.setattr(evaluator, "on_gpu", True)
+        monkeypatch.setattr(evaluator, "draw", second_lacks_memory)
+        with pytest.raises(ChildFailure, match="12 GiB"):
+            run.cell(question, 3)
 
 
 @pytest.mark.gpu

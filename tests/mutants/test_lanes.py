@@ -77,6 +77,20 @@ def test_a_lane_whose_process_ended_says_so_and_goes_on_with_another_one(monkeyp
         assert lanes.run(1, process_of) == beside
 
 
+def test_one_end_is_one_end_however_many_waited_for_that_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(lanes_module, "ENDS", 2)
+    with Evaluator() as evaluator, Lanes(evaluator, 1, apart=True) as lanes, ThreadPoolExecutor(4) as threads:
+        lanes.run(0, process_of)
+        jobs = [threads.submit(lanes.run, 0, ending) for _ in range(4)]
+        assert {type(job.exception()) for job in jobs} == {ChildFailure}
+        for _ in range(3):  # what a function raises is no end
+            with pytest.raises(OracleError):
+                lanes.run(0, failing, "oracle")
+        with pytest.raises(ChildFailure):
+            lanes.run(0, ending)
+
+
 def test_a_lane_that_never_works_is_no_fault_of_each_mutant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lanes_module, "AGAIN_S", 0.0)
     monkeypatch.setattr(lanes_module, "ENDS", 2)

@@ -137,15 +137,28 @@ def test_of_a_mutant_that_many_entries_show_one_draw_decides_the_others(running:
     assert slight == [SEEDS] * len(pool)  # who counts at the official tolerance has no witness yet
 
 
-def test_entries_are_left_out_only_where_a_dense_one_was_asked_as_well(
-    problem: Problem, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("done", "crashes", "asked"),
+    [
+        ((), (), [0]),
+        ((0,), (), [1, 2]),  # of what is there nothing is said
+        ((0,), (0,), []),
+        ((1,), (1,), [0]),  # not a dense one
+        ((0, 1), (0,), [2]),  # one of the shape does not crash it
+    ],
+)
+def test_entries_are_left_out_only_where_a_dense_one_is_known_to_crash_it(
+    problem: Problem,
+    monkeypatch: pytest.MonkeyPatch,
+    done: tuple[int, ...],
+    crashes: tuple[int, ...],
+    asked: list[int],
 ) -> None:
     entries = [Entry.make(name) for name in ("normal", "spiky", "negative")]
     pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
     mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(ENDS.format("True")))
-    found = []
-    for done in ((), [(0, "strict")]):
-        with Evaluator() as evaluator:
-            monkeypatch.setattr(evaluator, "on_gpu", True)
-            found.append([i for i, _ in measure_mutant(evaluator, problem, mutant, pool, (), done).cells])
-    assert found == [[0], [1, 2]]
+    with Evaluator() as evaluator:
+        monkeypatch.setattr(evaluator, "on_gpu", True)
+        there = [(id, "strict") for id in done]
+        found = measure_mutant(evaluator, problem, mutant, pool, (), there, crashes=crashes)
+    assert [i for i, _ in found.cells] == asked
