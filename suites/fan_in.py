@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import flatten_outputs
@@ -66,6 +67,19 @@ def _item(drawn: "Drawn", plan: SlicePlan, item: int) -> tuple[int, ...]:
 def _counted(drawn: "Drawn", inputs: Sequence[Any]) -> tuple[int, ...]:
     model = drawn.build_model().double()
     moved = _moved(drawn, model, inputs)
+    try:
+        return _from_gradients(drawn, model, inputs, moved)
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+    # `out += shortcut` behind a ReLU: what the backward pass needs is kept aside, which costs time and memory
+    with allow_mutation_on_saved_tensors():
+        return _from_gradients(drawn, model, inputs, moved)
+
+
+def _from_gradients(
+    drawn: "Drawn", model: nn.Module, inputs: Sequence[Any], moved: Sequence[Tensor]
+) -> tuple[int, ...]:
     values, leaves = _with_gradients(model, inputs)
     seed_everything(drawn.seed)
     with torch.enable_grad(), Widen():

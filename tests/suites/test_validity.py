@@ -565,3 +565,19 @@ def test_what_one_draw_decides_is_not_drawn_again(
     found = admit(problem(forward, inputs), Entry(), policy=policy)
     assert found.reason == reason
     assert len(drawn) == draws
+
+
+@pytest.mark.parametrize(
+    ("in_place", "plain"),
+    [
+        ("y = torch.relu(a @ a.T); y += b; return y", "return torch.relu(a @ a.T) + b"),
+        ("y = torch.sigmoid(a); y *= b; return y.clamp_(-1, 1)", "return (torch.sigmoid(a) * b).clamp(-1, 1)"),
+    ],
+)
+def test_a_reference_that_works_in_place_depends_on_as_much_as_one_that_does_not(in_place: str, plain: str) -> None:
+    inputs = "[torch.randn(33, 33), torch.randn(33, 33)]"
+    found = [admit(problem(forward, inputs), Entry.make("normal")) for forward in (in_place, plain)]
+    assert [a.reason for a in found] == ["", ""], found[0].detail
+    assert found[0].measured is not None
+    assert found[1].measured is not None
+    assert found[0].measured.fan_in == found[1].measured.fan_in
