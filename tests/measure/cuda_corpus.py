@@ -2,6 +2,9 @@
 
     python tests/measure/cuda_corpus.py FOLDER ... --half even --stage build --out rows.jsonl
     python tests/measure/cuda_corpus.py FOLDER ... --half even --stage run --problems KernelBench --out rows.jsonl
+    python tests/measure/cuda_corpus.py FOLDER ... --half all --stage read
+
+`read` asks only whether torch's build of the two units would refuse a file (`reward.cuda.torch_units`): nothing runs.
 
 Candidates run in the sandbox only. Rows are appended file by file, and files that `--out` has already are skipped, so
 a run that was cut short goes on where it stopped. A file whose runs need more than `--file-seconds` counts as too large
@@ -28,6 +31,7 @@ from kernelward.reward.cuda.device_code import device_program, instantiations
 from kernelward.reward.cuda.frontend import ExtensionSource, Unsupported
 from kernelward.reward.cuda.nvrtc import nvrtc
 from kernelward.reward.cuda.split import split
+from kernelward.reward.cuda.torch_units import check_units
 from kernelward.reward.sandbox.engine import CompileFailure, variants
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.reward.sandbox.limits import Limits
@@ -79,7 +83,8 @@ def records(folder: Path) -> dict[str, tuple[str | None, bool | None, bool | Non
     for path in folder.rglob("eval_results.json"):
         for candidate in path.parent.glob("level_*_problem_*_kernel.py"):
             level, number = re.findall(r"level_(\d+)_problem_(\d+)_", candidate.name)[0]
-            result = json.loads(path.read_text()).get(number, {})
+            result = json.loads(path.read_text()).get(number) or {}
+            result = result[0] if isinstance(result, list) else result  # a list of samples, of which file 0 is there
             found[str(candidate)] = (f"level{level}/{number}", result.get("compiled"), result.get("correctness"))
     for path in (*folder.rglob("raw_data.json"), *folder.parent.glob("raw_data.json")):
         for item in json.loads(path.read_text()):
@@ -240,6 +245,21 @@ def _error(y: torch.Tensor, truth: torch.Tensor) -> float:
     return err if err == err else float("inf")
 
 
+def read(path: Path, row: Row) -> None:
+    """Whether torch's build would refuse a file for what one unit hides; nothing is compiled."""
+    try:
+        found = sources(path.read_text(errors="replace"))
+    except (SyntaxError, KeyError, TypeError, AttributeError) as error:
+        row.build, row.cause = "unread", f"{type(error).__name__}: {error}"[:300]
+        return
+    row.build = "let pass" if found else "unread"
+    try:
+        for extension in found:
+            check_units(extension)
+    except CompileFailure as failure:
+        row.build, row.cause = "refused", str(failure)
+
+
 def measure(zygote: Zygote, path: Path, row: Row, arguments: argparse.Namespace) -> None:
     """Fill a row."""
     text = path.read_text(errors="replace")
@@ -272,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--half", choices=("even", "odd", "all"), default="even")
-    parser.add_argument("--stage", choices=("build", "run"), default="build")
+    parser.add_argument("--stage", choices=("read", "build", "run"), default="build")
     parser.add_argument("--problems", type=Path)
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--no-nvrtc", action="store_true")
@@ -305,7 +325,10 @@ def main() -> None:
             ):
                 continue
             row = Row(str(path), sha, problem, recorded, compiled)
-            measure(zygote, path, row, arguments)
+            if arguments.stage == "read":
+                read(path, row)
+            else:
+                measure(zygote, path, row, arguments)
             rows.append(row)
             if arguments.out:
                 with arguments.out.open("a") as out:
@@ -316,6 +339,10 @@ def main() -> None:
     for name in ("nvrtc", "build", "run"):
         counts = collections.Counter(str(getattr(row, name)).split(":")[0] for row in rows)
         print(name, dict(counts.most_common()))
+    if arguments.stage == "read":
+        by_record = collections.Counter((row.compiled, row.build) for row in rows)
+        for (compiled, found), count in sorted(by_record.items(), key=str):
+            print(f"compiled on record: {compiled}; {found}: {count}")
     seconds = sorted(row.build_seconds for row in rows if row.build == "ok")
     if seconds:
         print(f"build seconds: median {seconds[len(seconds) // 2]:.2f}, 90 % {seconds[int(0.9 * len(seconds))]:.2f}")
