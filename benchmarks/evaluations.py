@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernelward.mutants import evaluate
+from kernelward.mutants import cell, evaluate, kernel_run
 from kernelward.mutants.calibrate_clean import questions_of
 from kernelward.mutants.calibrate_plan import find_targets, ordered
 from kernelward.mutants.calibrate_pools import Pools
@@ -114,7 +114,7 @@ def watch() -> Stopwatch:
     found.wrap(ChildSession, "build", "construct model")
     found.wrap(ChildSession, "run", _run_name)
     found.wrap(ChildSession, "close", "end child")
-    found.wrap(evaluate, "_judged", "compare")
+    found.wrap(kernel_run, "judged", "compare")
     found.wrap(Matrix, "put_row", "matrix write")
     return found
 
@@ -122,15 +122,15 @@ def watch() -> Stopwatch:
 def watch_parts() -> Stopwatch:
     """A stopwatch on the cells, by what they are asked; what loads a kernel counts apart."""
     found = Stopwatch()
-    found.wrap(evaluate.KernelRun, "cell", _part_of)
-    found.wrap(evaluate.KernelRun, "_open", "load and construct")
+    found.wrap(kernel_run.KernelRun, "cell", _part_of)
+    found.wrap(kernel_run.KernelRun, "_open", "load and construct")
     return found
 
 
 PARTS = ("changed shapes", "declared shapes", "official protocols")
 
 
-def _part_of(_: evaluate.KernelRun, question: evaluate.Question, *rest: Any) -> str:
+def _part_of(_: kernel_run.KernelRun, question: cell.Question, *rest: Any) -> str:
     if question.measured is None:
         return PARTS[2]
     return PARTS[1] if question.entry.declared_shape else PARTS[0]
@@ -168,7 +168,7 @@ def warm(evaluator: evaluate.Evaluator, work: Work, substrate: Substrate) -> Non
     questions += [a.question for group in work.questions.official for a in group.asked]
     with evaluator.open(substrate.source + FORCED_FAILURE, substrate.backend, work.target.problem) as kernel:
         for question in questions:
-            kernel.cell(question, evaluate.SEEDS)
+            kernel.cell(question, cell.SEEDS)
 
 
 def unseen(source: str) -> str:

@@ -15,7 +15,9 @@ from ..reward.bank import BankedKernel, Evidence, KernelBank, State
 from ..suites.errors import InputError
 from ..suites.problem import Problem, problem_from_source
 from .calibrate_plan import Target
-from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, Question, matrix_seed
+from .cell import SEEDS, CellResult, Question
+from .evaluate import Evaluator, matrix_seed
+from .kernel_run import KernelBroken
 from .matrix import Matrix
 from .matrix_schema import SubstrateRow, SubstrateStatus, ratio
 from .mutant import Backend, Substrate

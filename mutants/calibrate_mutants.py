@@ -17,8 +17,8 @@ from ..reward.sandbox.failure import ChildFailure
 from ..suites.problem import Problem
 from .calibrate_plan import Questions, ordered, questions_hash
 from .calibrate_values import Budget, PartOfBudget, Report, Run, Work
+from .cell import SEEDS, CellResult, Variant
 from .done import as_done
-from .evaluate import SEEDS, CellResult, Variant
 from .interactions import all_asked, members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin

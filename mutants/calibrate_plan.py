@@ -16,8 +16,8 @@ from ..suites.problem import Problem, find_problem
 from ..suites.protocol import load_protocol
 from ..suites.select import DENSE
 from ..suites.validity import Admission, Measured
+from .cell import Question
 from .coverage import OFFICIAL_PROTOCOLS
-from .evaluate import Question
 from .matrix import Matrix
 from .matrix_schema import EntryRow
 from .measure import Asked, Official

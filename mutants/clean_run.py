@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from ..suites.draw import entry_dtype
 from ..suites.problem import Problem
 from ..suites.tolerance import TolerancePolicy
-from .evaluate import Evaluator, KernelBroken, Question
+from .cell import Question
+from .evaluate import Evaluator
+from .kernel_run import KernelBroken
 from .matrix_schema import ratio
 from .mutant import Substrate
 from .pool import Pool

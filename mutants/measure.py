@@ -25,7 +25,9 @@ from ..suites.hashing import stable_hash
 from ..suites.oracle import OracleError
 from ..suites.problem import Problem
 from ..suites.select import DENSE
-from .evaluate import OFFICIAL_TOLERANCE, SEEDS, CellResult, Evaluator, KernelBroken, KernelRun, Question, Variant
+from .cell import OFFICIAL_TOLERANCE, SEEDS, CellResult, Question, Variant
+from .evaluate import Evaluator
+from .kernel_run import KernelBroken, KernelRun
 from .mutant import Mutant
 
 WITNESSES = 5  # entries that show a mutant in all draws before one draw is enough

@@ -19,7 +19,9 @@ from ..suites.problem import Problem, problem_from_source
 from ..suites.validity import Admission, Measured
 from .banked import PREFIX
 from .calibrate_plan import Questions, entry_ids, find_in, official_questions, pool_questions, questions_hash
-from .evaluate import SEEDS, CellResult, Evaluator, KernelBroken, Question
+from .cell import SEEDS, CellResult, Question
+from .evaluate import Evaluator
+from .kernel_run import KernelBroken
 from .matrix import Matrix
 from .matrix_schema import Cell, EntryRow, MutantRow, SubstrateRow, pack_errs, rounded, unpack_errs
 from .mutant import Backend, Mutant, Substrate, generate

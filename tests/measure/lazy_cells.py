@@ -12,7 +12,7 @@ import sqlite3
 import sys
 from collections import defaultdict
 
-from kernelward.mutants.evaluate import SEEDS
+from kernelward.mutants.cell import SEEDS
 from kernelward.suites.select import DENSE
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from kernelward.mutants import evaluate
-from kernelward.mutants.evaluate import CellResult, Evaluator, KernelBroken, Question, environment, merged
+from kernelward.mutants import evaluate, kernel_run
+from kernelward.mutants.cell import CellResult, Question, merged
+from kernelward.mutants.evaluate import Evaluator, environment
+from kernelward.mutants.kernel_run import KernelBroken
 from kernelward.mutants.matrix_schema import VARIANTS
 from kernelward.reward.lease import DeviceShares
 from kernelward.reward.sandbox.failure import ChildFailure
@@ -259,7 +261,7 @@ def test_what_does_not_fit_beside_others_is_tried_again_on_a_gpu(
             raise OracleError("out-of-memory", "12 GiB")
         return compute_truth(*args, **more)
 
-    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (0.0, 0.0))
+    monkeypatch.setattr(kernel_run, "MEMORY_WAITS_S", (0.0, 0.0))
     with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
         monkeypatch.setattr(evaluator, "on_gpu", on_gpu)
         monkeypatch.setattr(evaluate, "compute_truth", full)
@@ -281,7 +283,7 @@ def test_what_ended_in_tries_that_lacked_memory_is_not_held_against_the_kernel(
     source = (
         "import os\nimport torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, s):\n        os._exit(7)\n"
     )
-    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (0.0,) * (evaluate.RESTARTS + 1))
+    monkeypatch.setattr(kernel_run, "MEMORY_WAITS_S", (0.0,) * (kernel_run.RESTARTS + 1))
     with Evaluator() as evaluator, evaluator.open(source, "torch", problem) as run:
         draw = evaluator.draw
 
@@ -299,7 +301,7 @@ def test_what_ended_in_tries_that_lacked_memory_is_not_held_against_the_kernel(
 @pytest.mark.gpu
 def test_a_cell_waits_for_memory_that_others_hold_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_from_source(ROWS, "rows")
-    monkeypatch.setattr(evaluate, "MEMORY_WAITS_S", (1.0,) * 30)
+    monkeypatch.setattr(kernel_run, "MEMORY_WAITS_S", (1.0,) * 30)
     source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.relu()\n"
     with Evaluator("cuda") as evaluator, evaluator.open(source, "torch", problem) as run:
         small, large = (Question(Entry.make("normal", constants={"rows": rows})) for rows in (5, GIB_ROWS))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from kernelward.mutants import lanes as lanes_module
-from kernelward.mutants.evaluate import Evaluator, Question
+from kernelward.mutants.cell import Question
+from kernelward.mutants.evaluate import Evaluator
 from kernelward.mutants.lanes import Lanes
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.suites.entry import Entry

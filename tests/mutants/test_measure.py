@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from kernelward.mutants.evaluate import SEEDS, Evaluator, Question
+from kernelward.mutants.cell import SEEDS, Question
+from kernelward.mutants.evaluate import Evaluator
 from kernelward.mutants.measure import SAMPLE, WITNESSES, Asked, Official, in_sample, measure_mutant
 from kernelward.mutants.mutant import Mutant
 from kernelward.suites.entry import Entry

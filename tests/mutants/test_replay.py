@@ -1,7 +1,7 @@
 """When a cell that is measured again counts as the same."""
 
 import pytest
-from kernelward.mutants.evaluate import CellResult
+from kernelward.mutants.cell import CellResult
 from kernelward.mutants.matrix_schema import Cell, Outcome, Variant
 from kernelward.mutants.replay import Answer, draws_of
 

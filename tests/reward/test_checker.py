@@ -237,8 +237,9 @@ def test_a_draw_worse_conditioned_than_the_measured_ones_is_drawn_again(
 ) -> None:
     """Honest candidates differ by more than the tolerance where a draw cancels more than the gate has seen."""
     problem = problem_from_source(UNEVEN, "uneven")
-    suite = small_suite(problem, {})
+    suite = small_suite(problem_from_source(UNEVEN.replace("1e5", "1.0"), "calm"), {})
     calm = tuple(replace(e, measured=tuple(replace(m, tolerance=(6e-3,)) for m in e.measured)) for e in suite.entries)
+    suite = replace(suite, problem_id=problem.id, problem_hash=problem.hash)
     source = UNEVEN.replace("class Model(", "class ModelNew(").replace("(x + s) - s", "(x + 8 * s) - 8 * s")
     verdicts = [
         checker.judge(Task(source, problem, "kernelward", replace(suite, entries=calm), b"key", epoch=epoch))

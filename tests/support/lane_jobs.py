@@ -3,7 +3,8 @@
 import os
 import signal
 
-from kernelward.mutants.evaluate import CellResult, Evaluator, Question
+from kernelward.mutants.cell import CellResult, Question
+from kernelward.mutants.evaluate import Evaluator
 from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.suites.oracle import OracleError
 from kernelward.suites.problem import Problem
