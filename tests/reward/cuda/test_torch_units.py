@@ -71,7 +71,7 @@ def test_what_needs_no_header_is_let_pass(use: str) -> None:
         ("#define C10_CUDA_CHECK(e) TORCH_CHECK((e) == cudaSuccess)\n", "C10_CUDA_CHECK(cudaGetLastError());"),
         ("static cudaStream_t getCurrentCUDAStream() { return 0; }\n", "auto s = getCurrentCUDAStream();"),
         ("struct CUDAGuard { CUDAGuard(int) {} };\n", "CUDAGuard guard(0);"),
-        ("namespace at { namespace cuda { cudaStream_t mine(); } }\n", "auto s = at::cuda::mine();"),
+        ("namespace at { namespace cuda { extern cudaStream_t mine; } }\n", "auto s = at::cuda::mine;"),
         ("#include \\\n  <c10/cuda/CUDAException.h>\n", "C10_CUDA_KERNEL_LAUNCH_CHECK();"),
     ],
 )
