@@ -30,7 +30,8 @@ _NAMES = (
 _USES = re.compile(rf"\b(?:{'|'.join((*_MACROS, *_NAMES))})\b|\b(?:at|c10)\s*::\s*cuda\s*::\s*\w+")
 #: What a unit declares itself: macros, types, functions, names in a reopened namespace.
 _OWN = re.compile(
-    r"^[ \t]*#[ \t]*define[ \t]+(\w+)|\b(?:struct|class)\s+(\w+)|\b(?!return\b|else\b)\w[\w:]*[\s*&]+(\w+)\s*\("
+    r"^[ \t]*#[ \t]*define[ \t]+(\w+)|\b(?:struct|class)\s+(\w+)"
+    r"|\b(?!(?:return|else|new|case|throw)\b)\w[\w:]*[\s*&]+(\w+)\s*\("
     r"|\bnamespace\s+(at|c10)\b(?:\s*::\s*\w+)*\s*\{",
     re.MULTILINE,
 )
@@ -49,9 +50,11 @@ def check_units(extension: ExtensionSource) -> None:
     Raises:
         CompileFailure: `compile`; the message names what is undefined, where, and what is missing.
     """
-    flags = (*extension.flags.cflags, *extension.flags.cuda_cflags)
-    if any(flag.startswith(("-include", "--pre-include", "-D", "-imacros")) for flag in flags):
-        return  # they may bring in or rename anything
+    flags = " ".join((*extension.flags.cflags, *extension.flags.cuda_cflags))
+    if re.search(r"(?:^|\s)(?:-include|--pre-include|-imacros)", flags):
+        return  # it may bring in anything
+    if {*re.findall(r"\w+", flags.replace("-D", " "))} & {*_MACROS, *_NAMES, *extension.functions}:
+        return  # a macro of that name
     _check_includes(extension)
     if extension.origin == "load_inline" and extension.cuda:
         _check_functions(extension)

@@ -30,6 +30,7 @@ def inline(use: str, head: str = HEAD, cpp: str = DECLARED) -> ExtensionSource:
         ("const at::cuda::OptionalCUDAGuard guard(device_of(x));", "c10/cuda/CUDAGuard.h"),
         ("using namespace at::cuda; auto s = getCurrentCUDAStream();", "ATen/cuda/CUDAContext.h"),
         ("auto s = torch::cuda::getCurrentCUDAStream();", "ATen/cuda/CUDAContext.h"),
+        ("auto* g = new c10::cuda::CUDAGuard(0); using namespace c10::cuda; new CUDAGuard(0);", "c10/cuda/CUDAGuard.h"),
         ("namespace ac = at::cuda; auto s = ac::getCurrentCUDAStream();", "ATen/cuda/CUDAContext.h"),
         ("\n#define CHECK() C10_CUDA_CHECK(cudaGetLastError())\nCHECK();", "c10/cuda/CUDAException.h"),
     ],
@@ -86,7 +87,15 @@ def test_a_guard_around_the_whole_file_hides_nothing() -> None:
     check_units(inline("\n#if 0\n C10_CUDA_KERNEL_LAUNCH_CHECK();\n#endif\n", guarded))
 
 
-@pytest.mark.parametrize("flag", ["-include", "-Drun=ran", "--pre-include=c10/cuda/CUDAException.h"])
+def test_a_flag_that_has_nothing_to_do_with_it_changes_nothing() -> None:
+    source = replace(inline("C10_CUDA_KERNEL_LAUNCH_CHECK();"), flags=Flags(cflags=("-O3",), cuda_cflags=("-DNDEBUG",)))
+    with pytest.raises(CompileFailure, match="C10_CUDA"):
+        check_units(source)
+
+
+@pytest.mark.parametrize(
+    "flag", ["-include", "-Drun=ran", "-DC10_CUDA_KERNEL_LAUNCH_CHECK()=0", "--pre-include=c10/cuda/CUDAException.h"]
+)
 def test_flags_that_may_bring_in_anything_leave_it_to_the_compilers(flag: str) -> None:
     source = inline("C10_CUDA_KERNEL_LAUNCH_CHECK();", cpp="")
     check_units(replace(source, flags=Flags(cuda_cflags=(flag, "c10/cuda/CUDAException.h"))))
