@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ..suites.python_syntax import parse
 from .mutant import Edit
 
 Role = Literal["cuda", "cpp"]
@@ -108,7 +109,7 @@ class _Finder:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                self.module = ast.parse(source)
+                self.module = parse(source)
         except (SyntaxError, ValueError, RecursionError) as error:
             raise ValueError(f"the candidate is not Python: {error}") from None
         self.lines = line_starts(source)

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..suites.python_syntax import parse
 from .embedded import line_of, line_starts
 from .mutant import Edit, Site
 
@@ -30,7 +31,7 @@ class HostPython:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                module = ast.parse(source)
+                module = parse(source)
         except (SyntaxError, ValueError, RecursionError):
             return None
         parents = {id(child): node for node in ast.walk(module) for child in ast.iter_child_nodes(node)}

@@ -1,6 +1,5 @@
 """`kernelward mutate`: the mutants of one kernel as a table, or one of them as a diff."""
 
-import ast
 import json
 from collections import Counter
 from dataclasses import asdict
@@ -13,6 +12,7 @@ from rich.table import Table
 
 from ..reward.screen import detect_backend
 from ..suites.errors import InputError
+from ..suites.python_syntax import parse
 from .matrix import Matrix
 from .mutant import FAMILIES, Mutant, Substrate, generate
 from .operators import OPERATORS, operators_for
@@ -45,7 +45,7 @@ def _plain_candidate(path: Path) -> Substrate:
     """A candidate without the lines that a substrate's docstring has: somebody else's kernel."""
     try:
         source = path.read_text(encoding="utf-8")
-        ast.parse(source)
+        parse(source)
     except (OSError, UnicodeDecodeError, SyntaxError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as a candidate: {error}") from error
     backend = detect_backend(source)

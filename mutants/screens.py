@@ -16,7 +16,6 @@ All compiling happens in sandboxed children: a mutant is hostile code, and its m
 would build.
 """
 
-import ast
 import contextlib
 import hashlib
 import importlib.util
@@ -31,6 +30,7 @@ from ..reward.sandbox.limits import Limits
 from ..reward.sandbox.session import ChildSession, Zygote
 from ..suites.errors import InputError
 from ..suites.problem import Problem
+from ..suites.python_syntax import parse
 from .mutant import Backend, Mutant, Substrate
 from .triton_code import call_of, compiled_functions
 
@@ -188,7 +188,7 @@ class _Bench:
             ChildFailure: `infra_error`.
         """
         try:
-            ast.parse(source)
+            parse(source)
         except (SyntaxError, ValueError, RecursionError) as error:
             return Screened("compile-error", detail=f"{type(error).__name__}: {error}")
         if self._zygote is None or (self._call is None and self._zygote.mode == "triton-compile"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+from ..suites.python_syntax import parse
 from .mutant import Edit, Site
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -95,7 +96,7 @@ class TritonTree:
         """
         self.source = source
         try:
-            self.module = ast.parse(source)
+            self.module = parse(source)
         except (SyntaxError, RecursionError, MemoryError) as error:
             raise ValueError(f"not Python: {error}") from error
         self._starts = [0, *(found.end() for found in _NEWLINE.finditer(source))]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self
 
+from ..suites.python_syntax import parse
+
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = FunctionNode | ast.ClassDef
 
@@ -30,7 +32,7 @@ class ParsedSource:
         Raises:
             SyntaxError, ValueError, RecursionError, MemoryError: what `ast.parse` raises for a text that is not Python.
         """
-        tree = ast.parse(source)
+        tree = parse(source)
         parsed = cls(tree)
         for node in parsed.nodes:
             if isinstance(node, ast.Import):

@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 
 from .hashing import sha256_text, stable_hash
+from .python_syntax import parse
 
 _ROOM = Path(__file__).parent
 
@@ -37,7 +38,7 @@ def behind(root: str) -> list[str]:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            waiting += _imports(ast.parse((_ROOM / f"{name}.py").read_text(encoding="utf-8")))
+            waiting += _imports(parse((_ROOM / f"{name}.py").read_text(encoding="utf-8")))
     return sorted(found)
 
 

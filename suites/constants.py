@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from .errors import InputError
+from .python_syntax import parse
 
 _MAX_POWER = 64  # an exponent beyond this is no shape; refusing it keeps a typo from filling the memory
 _MAX_REPEAT = 4096
@@ -202,7 +203,7 @@ def rewrite_constants(tree: ast.Module, changes: Mapping[str, Any]) -> ast.Modul
 
 
 def _assignment(name: str, value: Any, place: ast.stmt) -> ast.stmt:
-    node = ast.parse(f"{name} = {value!r}").body[0]
+    node = parse(f"{name} = {value!r}").body[0]
     for child in ast.walk(node):
         if isinstance(child, (ast.stmt, ast.expr)):
             child.lineno = child.end_lineno = place.end_lineno or place.lineno

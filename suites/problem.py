@@ -27,6 +27,7 @@ from .constants import independent_constants, module_constants, rewrite_constant
 from .errors import InputError
 from .folders import PROBLEMS_VARIABLE, abbreviates, id_of_file, natural, problem_files
 from .hashing import sha256_text, short
+from .python_syntax import parse
 from .redirect import Redirect
 
 _REQUIRED = {
@@ -66,7 +67,7 @@ class Problem:
             InputError: a syntax error, with its line.
         """
         try:
-            return ast.parse(self.source)
+            return parse(self.source)
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", None) or 1
             text = getattr(error, "msg", None) or str(error)

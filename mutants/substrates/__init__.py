@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ...reward.screen import detect_backend
 from ...suites.errors import InputError
+from ...suites.python_syntax import parse
 from ..mutant import Backend, Substrate
 
 FOLDER = Path(__file__).parent
@@ -50,7 +51,7 @@ def _read(path: Path, place: Path) -> Substrate:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"substrate {path}: cannot be read: {error}") from error
     try:
-        docstring = ast.get_docstring(ast.parse(source)) or ""
+        docstring = ast.get_docstring(parse(source)) or ""
     except (SyntaxError, ValueError) as error:
         raise InputError(f"substrate {path}: not valid Python: {error}") from error
     fields = dict(_FIELD.findall(docstring))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...suites.python_syntax import parse
 from ..sandbox.engine import CompileFailure, LoadContext, TorchEngine, load_module
 from .builder import Builder
 from .compiled_code import code_hash
@@ -222,7 +223,7 @@ def python_hash(
         compiled: functions whose bodies do not count, for the same reason.
     """
     texts = {text for extension in extensions for text in (*extension.cpp, *extension.cuda)}
-    tree = ast.parse(source)
+    tree = parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in texts:
             node.value = ""

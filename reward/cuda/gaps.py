@@ -7,6 +7,7 @@ lower a verdict, never lift one.
 import ast
 import re
 
+from ...suites.python_syntax import parse
 from .lexical import blank_comments
 
 _GAPS = (
@@ -34,7 +35,7 @@ def emulator_gap(source: str) -> str | None:
     A source that does not parse has no gap: loading it reports the syntax error.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in ast.walk(tree):

@@ -7,6 +7,8 @@ unrefereeable on a machine without a GPU, not wrong.
 
 import ast
 
+from ...suites.python_syntax import parse
+
 _UNARY = (
     "abs acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp10 exp2 expm1 floor lgamma log log10 "
     "log1p log2 nearbyint rcp_rn rint round rsqrt sin sinh sqrt sqrt_rn tan tanh trunc fast_expf fast_exp10f "
@@ -23,7 +25,7 @@ def interpreter_gap(source: str) -> str | None:
     A source that does not parse has no gap: loading it reports the syntax error.
     """
     try:
-        tree = ast.parse(source)
+        tree = parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     libdevice = {"libdevice"}
