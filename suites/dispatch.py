@@ -3,9 +3,9 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import Selection, Ties
 
@@ -52,6 +52,31 @@ class Widen(OpMode):
 
     def _widened(self, value: Any) -> Any:
         return value.double() if isinstance(value, Tensor) and value.dtype in self._NARROW else value
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """The model itself, its floating-point state as float64: parameters, buffers, and tensors in plain attributes.
+
+    `nn.Module.double` leaves the last alone (an initial hidden state, say), and what is then written into them in place
+    is rounded to float32.
+    """
+    moved: dict[int, Tensor] = {}  # what two modules share stays shared
+
+    def wide(value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        return moved.setdefault(id(value), value.detach().double())
+
+    for module in model.modules():
+        for name, value in vars(module).items():
+            if name in _REGISTERED:
+                continue
+            if any(isinstance(x, Tensor) and x.is_floating_point() for x in tree_leaves(value)):
+                module.__dict__[name] = tree_map(wide, value)
+    return model.double()
+
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")  # nn.Module's own tables, which `double` sees to
 
 
 class IndexWatch(OpMode):

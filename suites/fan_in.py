@@ -17,7 +17,7 @@ from torch.autograd.graph import allow_mutation_on_saved_tensors
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import flatten_outputs
-from .dispatch import Widen
+from .dispatch import Widen, in_float64
 from .hashing import derive_seed
 from .oracle import TRUE_FP32, OracleError, cast_inputs, free_memory, oracle_errors, run_forward, tensors_of, tf32
 from .problem import RNG_LOCK, seed_everything
@@ -65,7 +65,7 @@ def _item(drawn: "Drawn", plan: SlicePlan, item: int) -> tuple[int, ...]:
 
 
 def _counted(drawn: "Drawn", inputs: Sequence[Any]) -> tuple[int, ...]:
-    model = drawn.build_model().double()
+    model = in_float64(drawn.build_model())
     moved = _moved(drawn, model, inputs)
     try:
         return _from_gradients(drawn, model, inputs, moved)
@@ -97,12 +97,12 @@ def _moved(drawn: "Drawn", model: nn.Module, inputs: Sequence[Any]) -> list[Tens
         noise = torch.randn(x.shape, generator=rng, dtype=x.dtype, device=x.device)
         return x + _NUDGE * (1.0 + x.abs()) * noise
 
+    still, other = copy.deepcopy(model), copy.deepcopy(model)  # outside of `Widen`, which no copy of a storage knows
+    with torch.no_grad():
+        for p in other.parameters():
+            p.copy_(nudged(p))
     with Widen():
-        plain = run_forward(copy.deepcopy(model), cast_inputs(inputs, torch.float64), drawn.seed)
-        other = copy.deepcopy(model)
-        with torch.no_grad():
-            for p in other.parameters():
-                p.copy_(nudged(p))
+        plain = run_forward(still, cast_inputs(inputs, torch.float64), drawn.seed)
         changed = run_forward(other, tree_map(nudged, cast_inputs(inputs, torch.float64)), drawn.seed)
     return [
         (b.double() - a.double()).abs().reshape(-1) if a.shape == b.shape else a.double().reshape(-1).zero_()

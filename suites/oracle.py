@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .compare import Selection, Ties, flatten_outputs, is_exact, normalised_error, row_scale
-from .dispatch import IndexWatch, Widen
+from .dispatch import IndexWatch, Widen, in_float64
 from .errors import InputError
 from .problem import RNG_LOCK, forward, is_out_of_memory
 from .slices import SlicePlan, find_plan
@@ -232,7 +232,7 @@ def _wide_outputs(
             plan = _find_plan(drawn, model, reference)
         if plan is None:
             try:
-                return _run_wide(model.double(), drawn, ties)
+                return _run_wide(in_float64(model), drawn, ties)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -240,7 +240,7 @@ def _wide_outputs(
             plan, pieces = _find_plan(drawn, model, reference), 8
             if plan is None:
                 raise OracleError("out-of-memory", "the float64 run does not fit, and cannot be sliced")
-        return _run_sliced(model.double(), drawn, reference, plan, pieces, ties)
+        return _run_sliced(in_float64(model), drawn, reference, plan, pieces, ties)
 
 
 def _find_plan(drawn: "Drawn", model: nn.Module, reference: list[Tensor]) -> SlicePlan | None:

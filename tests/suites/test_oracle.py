@@ -75,6 +75,23 @@ def test_explicit_casts_and_float32_constants_do_not_coarsen_the_truth(forward: 
     assert truth.output_dtypes == (torch.float32,)
 
 
+@pytest.mark.parametrize(
+    ("init", "forward"),
+    [
+        ("self.h = torch.zeros(33)", "self.h.copy_(a.sum(0) / 3); return self.h + 1"),
+        ("self.h = [torch.zeros(33)]", "self.h[0].add_(a.sum(0) / 3); return self.h[0] + 1"),
+        ("self.h = {'0': torch.zeros(33)}; self.g = self.h['0']", "self.g.add_(a.sum(0) / 3); return self.h['0'] + 1"),
+        ("self.register_buffer('h', torch.zeros(33))", "self.h.copy_(a.sum(0) / 3); return self.h + 1"),
+    ],
+)
+def test_state_that_a_model_keeps_outside_of_its_parameters_does_not_coarsen_the_truth(init: str, forward: str) -> None:
+    drawn = drawn_from(forward, init=init)
+    truth = compute_truth(drawn)
+    assert normalised_error(truth.outputs[0], drawn.inputs[0].double().sum(0) / 3 + 1) < 1e-14
+    assert truth.output_dtypes == (torch.float32,)
+    assert fan_in(drawn, reference_outputs(drawn)) == (4,)
+
+
 @pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
 def test_inputs_and_parameters_are_rounded_before_they_are_widened(dtype: str, unit: float) -> None:
     drawn = drawn_from("return a @ self.w", init="self.w = nn.Parameter(torch.rand(33, 5))", entry=Entry(dtype=dtype))
@@ -271,6 +288,7 @@ def test_steps_cover_the_batch_once(batch: int, pieces: int) -> None:
         ("return self.l(a)", "[torch.rand(4, 33)]", "self.l = nn.Linear(33, 5)", 67),
         ("return torch.cumsum(a, 1)", "[torch.rand(4, 33)]", "pass", 33),  # only the last element needs all
         ("return torch.argmax(a, 1)", "[torch.rand(4, 33)]", "pass", 1),
+        ("return (a * self.s).sum(1)", "[torch.rand(4, 33)]", "self.s = torch.rand(33)", 33),  # no parameter
         ("a.mul_(2); return a.float().sum()", "[torch.rand(4, 33)]", "pass", 132),
         ("return self.e(a).sum(1)", "[torch.randint(0, 50, (4, 7))]", "self.e = nn.Embedding(50, 3)", 7),
     ],
