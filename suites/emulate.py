@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._decomp import decomposition_table
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
 from .dispatch import OpMode
 from .emulate_online import online_rules
-from .emulate_order import Blocked, Reordered, Sequential
+from .emulate_order import Blocked, Order, Reordered, Sequential
 from .emulate_pointwise import EXP2_RULES, FAST_MATH_RULES, rounded_mantissa
 from .emulate_rules import Rule, one_pass_rules, operand_rules, order_rules
 from .oracle import TRUE_FP32, cast_inputs, oracle_errors, run_forward, tf32
@@ -158,42 +158,55 @@ class Member:
 
     Attributes:
         name: as in `TolerancePolicy.members`.
-        mode: makes the dispatch mode; it counts its hits.
+        mode: makes the dispatch mode for a model; it counts its hits.
         shorten: inputs and parameters are rounded to this type before they enter.
         note: what it stands for, and what allowing it hides.
     """
 
     name: str
-    mode: Callable[[], Emulation | RoundResults]
+    mode: Callable[[nn.Module], Emulation | RoundResults]
     note: str
     shorten: torch.dtype | None = None
 
 
+def _in_order(order: Callable[[nn.Module], Order]) -> Callable[[nn.Module], Emulation]:
+    return lambda model: Emulation(order_rules(order(model)), True)
+
+
+def _convolutions(model: nn.Module) -> int:
+    """How many layers are convolutions; those that a forward calls as functions do not count."""
+    kinds = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+    return sum(isinstance(layer, kinds) for layer in model.modules())
+
+
 def _members() -> Iterator[Member]:
-    for name, order, note in (
-        ("reordered", Reordered(), "terms added from the last to the first, in two unequal parts"),
-        ("sequential", Sequential(), "one thread and one accumulator per output"),
-        ("blocked", Blocked(), "block-wise scans and tiled products"),
-    ):
-        yield Member(name, lambda order=order: Emulation(order_rules(order), True), note)  # type: ignore[misc]
     yield Member(
-        "online", lambda: Emulation(online_rules(), True), "running means and variances in lanes, merged in pairs"
+        "reordered", _in_order(lambda _: Reordered()), "terms added from the last to the first, in two unequal parts"
     )
-    yield Member("exp2", lambda: Emulation(EXP2_RULES, True), "exp, tanh, sigmoid, log through exp2 and log2")
+    yield Member(
+        "sequential",
+        _in_order(lambda model: Sequential(_convolutions(model))),
+        "one thread and one accumulator per output",
+    )
+    yield Member("blocked", _in_order(lambda _: Blocked()), "block-wise scans and tiled products")
+    yield Member(
+        "online", lambda _: Emulation(online_rules(), True), "running means and variances in lanes, merged in pairs"
+    )
+    yield Member("exp2", lambda _: Emulation(EXP2_RULES, True), "exp, tanh, sigmoid, log through exp2 and log2")
     yield Member(
         "tf32",
-        lambda: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10)), False),
+        lambda _: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10)), False),
         "TF32 operands, to nearest; the same mantissa as fp16, so fp16 faults in products are hidden too",
     )
     yield Member(
         "tf32_truncated",
-        lambda: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10, truncate=True)), False),
+        lambda _: Emulation(operand_rules(lambda x: rounded_mantissa(x, 10, truncate=True)), False),
         "TF32 operands as the hardware takes raw float32: towards zero; biased, so twice the error",
     )
     for name, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        yield Member(name, lambda d=dtype: RoundResults(d), f"every intermediate result in {name}", dtype)  # type: ignore[misc]
-    yield Member("fast_math", lambda: Emulation(FAST_MATH_RULES, True), "--use_fast_math: approximate functions, FTZ")
-    yield Member("one_pass_variance", lambda: Emulation(one_pass_rules(), True), "variance as E[x^2] - E[x]^2")
+        yield Member(name, lambda _, d=dtype: RoundResults(d), f"every intermediate result in {name}", dtype)  # type: ignore[misc]
+    yield Member("fast_math", lambda _: Emulation(FAST_MATH_RULES, True), "--use_fast_math: approximate functions, FTZ")
+    yield Member("one_pass_variance", lambda _: Emulation(one_pass_rules(), True), "variance as E[x^2] - E[x]^2")
 
 
 MEMBERS: dict[str, Member] = {m.name: m for m in _members()}
@@ -230,7 +243,7 @@ def member_outputs(member: Member, drawn: "Drawn", inputs: list[Any] | None = No
         values = cast_inputs(drawn.inputs if inputs is None else inputs, torch.float32)
         if member.shorten is not None:
             model, values = model.to(member.shorten), cast_inputs(cast_inputs(values, member.shorten), torch.float32)
-        mode = member.mode()
+        mode = member.mode(model)
         with plain_attention(), mode:
             outputs = run_forward(model.float(), values, drawn.seed)
     return outputs if mode.hits else None

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernelward.suites import emulate_online, emulate_order
 from kernelward.suites.compare import flatten_outputs, normalised_error
+from kernelward.suites.dispatch import OpMode
 from kernelward.suites.emulate import MEMBERS, Emulation, plain_attention
 from kernelward.suites.emulate_online import running_moments
 from kernelward.suites.emulate_order import Blocked, Reordered, Sequential, evenly
@@ -34,7 +35,7 @@ def rand(*shape: int, seed: int = 0, signed: bool = True) -> Tensor:
 
 def run(name: str, f: Callable[..., Any], *args: Any) -> tuple[list[Tensor], int]:
     """Outputs of `f` under a member, and how many ops it replaced."""
-    mode = MEMBERS[name].mode()
+    mode = MEMBERS[name].mode(f if isinstance(f, nn.Module) else nn.Identity())
     with torch.no_grad(), plain_attention(), mode:
         outputs = flatten_outputs(f(*args))
     return outputs, mode.hits
@@ -180,6 +181,38 @@ def test_of_a_large_convolution_whole_items_of_the_batch_are_followed_to_the_end
     [some], _ = run("sequential", conv, x)
     assert [torch.equal(a, b) for a, b in zip(some, every, strict=True)] == [True, *[False] * 6, True]
     assert torch.equal(some[1:-1], own[1:-1])
+
+
+class Convolutions(OpMode):
+    """Counts the convolutions that are computed while it is on, by emulations as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.convolution.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_network_s_convolutions_share_the_steps_of_a_few_and_err_hardly_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(16) for layer in (nn.Conv1d(24, 24, 31, padding=15, bias=False), nn.ReLU())]
+    network, x = nn.Sequential(*layers), rand(2, 24, 20)
+    with torch.no_grad():
+        exact = copy.deepcopy(network).double()(x.double())
+    counts, errors = [], []
+    for shared_from in (4, 16):
+        monkeypatch.setattr(emulate_order, "_SHARED_FROM", shared_from)
+        with Convolutions() as seen:
+            [got], hits = run("sequential", network, x)
+        assert hits >= 16
+        counts.append(seen.count)
+        errors.append(normalised_error(got, exact))
+    terms = 24 * 31  # of each, one by one where each has the whole budget
+    assert 16 * terms <= counts[1] <= 16 * (terms + 1)
+    assert counts[0] <= 4 * 1024 + 16
+    assert errors[0] > errors[1] / 2
 
 
 @settings(deadline=None, max_examples=25)
@@ -433,7 +466,7 @@ def test_exp2_scales_logits_before_the_maximum_is_taken_off(operation: Any) -> N
     scaled = x * 1.4426950408889634
     honest = torch.exp2(scaled - scaled.amax(1, keepdim=True))
     honest = honest / honest.sum(1, keepdim=True)
-    with MEMBERS["exp2"].mode() as mode:
+    with MEMBERS["exp2"].mode(nn.Identity()) as mode:
         emulated = operation(x, dim=1)
     assert mode.hits
     if operation is torch.softmax:
@@ -445,6 +478,6 @@ def test_exp2_scales_logits_before_the_maximum_is_taken_off(operation: Any) -> N
 
 def test_masked_logits_stay_right_under_exp2() -> None:
     x = torch.tensor([[0.0, float("-inf"), 1.0]])
-    with MEMBERS["exp2"].mode():
+    with MEMBERS["exp2"].mode(nn.Identity()):
         emulated = torch.softmax(x, dim=1)
     torch.testing.assert_close(emulated, torch.softmax(x, dim=1))
