@@ -230,7 +230,7 @@ def measure(
         nonlocal draws, broken, begun
         work, id, mutant = item
         asked, environment = work.questions, environments[mutant.backend]
-        found = lanes.run(lane, measure_mutant, work.target.problem, mutant, asked.pool, asked.official, ())
+        found = lanes.run(lane, measure_mutant, work.target.problem, mutant, asked.pool, asked.official)
         run.matrix.put_row(
             id,
             environment,

@@ -22,7 +22,7 @@ from .done import as_done
 from .interactions import all_asked, members, members_first, of_families, survive_alone
 from .lanes import Lanes
 from .matrix_schema import Cell, MutantRow, MutantState, Origin
-from .measure import in_sample, measure_mutant
+from .measure import Known, in_sample, measure_mutant
 from .mutant import Backend, Mutant, Substrate, generate
 from .screens import Screener, ScreenError
 from .turns import Turns
@@ -229,15 +229,17 @@ class Mutants:
     def _measure(self, queue: _Queue, mutant: Mutant, id: int, problem: Problem, lane: int) -> None:
         run = self._run
         there = [c for c in run.matrix.cells(id) if c.environment == queue.environment]
-        before = any(c.variant == "strict" and _shows(c) for c in there)
+        strict = [c for c in there if c.variant == "strict"]
+        before = any(map(_shows, strict))
         done = {(c.entry, c.variant) for c in there} - unproved_kills(there, {a.id for a in queue.work.questions.pool})
         questions = queue.asked
         proved = any(c.outcome == "crash" and c.seeds >= SEEDS for c in there)
         crashes = {c.entry for c in there if c.outcome == "crash"} if proved else set()
+        known = Known(done, before, any(c.outcome == "race" for c in strict), crashes)
         for attempt in range(2):
             try:
                 asked = questions.pool, questions.official
-                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, done, before, crashes)
+                found = self._lanes.run(lane, measure_mutant, problem, mutant, *asked, known)
                 break
             except ChildFailure as failure:
                 if attempt:

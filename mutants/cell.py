@@ -31,8 +31,8 @@ class Question:
         entry: the recipe.
         measured: the gate's measurements; None for the entries of official protocols.
         variant: `plain`: one run as a GPU would do it; `strict`: adversarial schedules, poison, guards.
-        races: whether a strict question also runs the race check, which costs a compilation of its own. What races
-            depends on the shape and hardly on the values, so one entry of each shape asks for it.
+        races: whether a strict question runs the race check in any case. What races depends on the shape and hardly on
+            the values, so one entry of each shape asks for it, and the others where a race was seen.
     """
 
     entry: Entry

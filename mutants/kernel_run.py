@@ -45,6 +45,10 @@ class KernelRun:
         source: a candidate's source.
         backend: `cuda`, `triton` or `torch`.
         problem: what it is for.
+
+    Attributes:
+        races: whether a race was seen. From then on every strict question runs the race check, as the reward does for
+            each of its entries.
     """
 
     def __init__(self, host: "Evaluator", source: str, backend: str, problem: Problem) -> None:
@@ -54,6 +58,7 @@ class KernelRun:
         self.mode = host.mode(backend)
         self.deaths = 0
         self.given_up = 0
+        self.races = False
         self._proved = False  # an entry ended a child in all of its draws
         self._ends: dict[Hashable, bool] = {}  # by shape: whether all entries that were asked crashed a child
         self._session: ChildSession | None = None
@@ -206,11 +211,12 @@ class KernelRun:
         worst = max(answers, key=lambda a: (a.killed, max(a.errs, default=0.0)))
         if worst.cls == "value" and len(answers) > 1:
             worst = replace(worst, cls="race", detail=f"right under {len(answers) - 1} other schedules or poisons")
+        self.races |= worst.cls == "race"
         return replace(worst, seconds=sum(a.seconds for a in answers))
 
     def _variants(self, question: Question) -> list[dict[str, Any]]:
         found = variants(self.mode, question.variant == "strict")
-        if self.mode == "cuda-emulator" and question.variant == "strict" and not question.races:
+        if self.mode == "cuda-emulator" and question.variant == "strict" and not (question.races or self.races):
             return [v for v in found if v != RACE_VARIANT.to_json()]
         return found
 

@@ -33,7 +33,7 @@ from .mutant import Mutant
 WITNESSES = 5  # entries that show a mutant in all draws before one draw is enough
 SAMPLE = 4  # one mutant in so many is put to costly entries that nothing about itself depends on
 CellsDone = Collection[tuple[int, Variant]]
-"""(matrix id of an entry, variant) of the cells that are there."""
+"""(matrix id of an entry, variant) of cells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,23 @@ class Official:
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier runs found of a mutant's row.
+
+    Attributes:
+        done: cells that are there already.
+        shown: whether one of those shows it wrong.
+        races: whether one of those is a race.
+        crashes: the entries whose cell is there and a crash, of a mutant that crashed in all draws of one of them.
+    """
+
+    done: CellsDone = ()
+    shown: bool = False
+    races: bool = False
+    crashes: Collection[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """New cells of one mutant, by matrix id of the entry, and why its row is not complete ("" where it is)."""
 
@@ -77,45 +94,43 @@ def measure_mutant(
     mutant: Mutant,
     pool: Sequence[Asked],
     official: Iterable[Official],
-    done: CellsDone,
-    shown: bool = False,
-    crashes: Collection[int] = (),
+    known: Known | None = None,
 ) -> Measured:
     """Ask what is missing.
 
     Args:
         pool: strict questions in the order in which they are asked: the cheapest first, grouped by shape.
         official: groups of plain questions.
-        done: cells that are there already.
-        shown: whether one of those shows it wrong.
-        crashes: the entries whose cell is there and a crash, of a mutant that crashed in all draws of one of them.
+        known: what is there already; nothing by default.
 
     Raises:
         ChildFailure: `infra_error`: nothing is known about the mutant.
     """
     found: list[tuple[int, CellResult]] = []
     broken, all_of_them = "", in_sample(mutant.id)
+    known = known or Known()
     with evaluator.open(mutant.source, mutant.backend, problem) as run:
-        known = _crashing(pool, done, crashes)
-        for shape in known:
+        run.races = known.races
+        crashing = _crashing(pool, known)
+        for shape in crashing:
             run.known_to_crash(shape)
         try:
-            _ask_pool(run, pool, done, found, all_of_them, shown, known)
+            _ask_pool(run, pool, known, found, all_of_them, crashing)
             for group in official:
                 if all_of_them or not group.costly:
-                    _ask_official(run, group, done, found)
+                    _ask_official(run, group, known.done, found)
         except KernelBroken as error:
             broken = str(error)
     return Measured(tuple(found), broken)
 
 
-def _crashing(pool: Sequence[Asked], done: CellsDone, crashes: Collection[int]) -> set[Hashable]:
+def _crashing(pool: Sequence[Asked], known: Known) -> set[Hashable]:
     """The shapes with a dense entry that is known to crash the mutant, and none that is known not to."""
-    there = [a for a in pool if (a.id, a.question.variant) in done]
+    there = [a for a in pool if (a.id, a.question.variant) in known.done]
     crashed: set[Hashable] = {
-        a.question.entry.constants for a in there if a.id in crashes and a.question.entry.generator in DENSE
+        a.question.entry.constants for a in there if a.id in known.crashes and a.question.entry.generator in DENSE
     }
-    return crashed - {a.question.entry.constants for a in there if a.id not in crashes}
+    return crashed - {a.question.entry.constants for a in there if a.id not in known.crashes}
 
 
 def in_sample(mutant: str) -> bool:
@@ -126,17 +141,16 @@ def in_sample(mutant: str) -> bool:
 def _ask_pool(
     run: KernelRun,
     pool: Sequence[Asked],
-    done: CellsDone,
+    known: Known,
     found: list[tuple[int, CellResult]],
     all_of_them: bool,
-    shown: bool,
-    known: Collection[Hashable],
+    crashing: Collection[Hashable],
 ) -> None:
-    missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in done]
+    missing = [a for a in sorted(pool, key=lambda a: a.costly) if (a.id, a.question.variant) not in known.done]
     for (costly, shape), group in groupby(missing, lambda a: (a.costly, a.question.entry.constants)):
-        dense_asked = shape in known
+        dense_asked = shape in crashing
         for asked in sorted(group, key=lambda a: a.question.entry.generator not in DENSE):
-            if costly and not all_of_them and (shown or any(cell.killed for _, cell in found)):
+            if costly and not all_of_them and (known.shown or any(cell.killed for _, cell in found)):
                 return
             if dense_asked and run.ends_at(asked.question):
                 continue

@@ -6,7 +6,7 @@ and the inputs are drawn again from the entry's recipe by the seeds of the matri
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -280,4 +280,4 @@ def _question(questions: Questions, row: EntryRow, cell: Cell) -> Question:
     found = next((a.question for a in asked if a.id == cell.entry), None)
     if found is None:
         raise InputError(f"entry {row.uid} judges nothing any more ({row.reason}): its cells are not counted")
-    return found
+    return replace(found, races=found.races or cell.outcome == "race")  # another entry's race had it asked for

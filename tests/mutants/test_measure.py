@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from kernelward.mutants.cell import SEEDS, Question
 from kernelward.mutants.evaluate import Evaluator
-from kernelward.mutants.measure import SAMPLE, WITNESSES, Asked, Official, in_sample, measure_mutant
+from kernelward.mutants.measure import SAMPLE, WITNESSES, Asked, Known, Official, in_sample, measure_mutant
 from kernelward.mutants.mutant import Mutant
 from kernelward.suites.entry import Entry
 from kernelward.suites.problem import Problem, problem_from_source
@@ -56,7 +56,7 @@ def asked_of(running: Evaluator, problem: Problem, id: str, answer: str, costly:
     pool = (Asked(2, Question(LARGE, measured(LARGE)), costly), Asked(1, Question(SMALL, measured(SMALL))))
     official = Official(tuple(Asked(10 + i, Question(e, None, "plain"), costly) for i, e in enumerate(OFFICIAL)), 1e-2)
     mutant = Mutant(id, "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(answer))
-    found = measure_mutant(running, problem, mutant, pool, (official,), ())
+    found = measure_mutant(running, problem, mutant, pool, (official,))
     assert not found.broken
     return {entry: cell.seeds for entry, cell in found.cells}
 
@@ -79,8 +79,8 @@ def test_costly_entries_are_for_a_sample_and_for_what_nothing_cheaper_shows(
 def test_what_a_stored_cell_shows_counts_as_well(running: Evaluator, problem: Problem) -> None:
     pool = (Asked(2, Question(LARGE, admit(problem, LARGE, seeds=2).measured), costly=True),)
     mutant = Mutant(OTHER, "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(WRONG))
-    assert measure_mutant(running, problem, mutant, pool, (), {(1, "strict")}, shown=True).cells == ()
-    assert len(measure_mutant(running, problem, mutant, pool, (), {(1, "strict")}, shown=False).cells) == 1
+    assert measure_mutant(running, problem, mutant, pool, (), Known({(1, "strict")}, shown=True)).cells == ()
+    assert len(measure_mutant(running, problem, mutant, pool, (), Known({(1, "strict")})).cells) == 1
 
 
 def test_where_nothing_is_costly_every_mutant_is_put_to_everything(running: Evaluator, problem: Problem) -> None:
@@ -116,9 +116,9 @@ def test_a_kernel_that_ends_processes_is_put_to_a_dense_entry_of_a_shape_and_to_
     pool = [Asked(i, Question(e, admit(problem, e, seeds=2).measured)) for i, e in enumerate(entries)]
     mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(ENDS.format(when)))
     with Evaluator() as evaluator:
-        everything = measure_mutant(evaluator, problem, mutant, pool, (), ()).cells
+        everything = measure_mutant(evaluator, problem, mutant, pool, ()).cells
         monkeypatch.setattr(evaluator, "on_gpu", True)  # there a process that ends is costly
-        found = measure_mutant(evaluator, problem, mutant, pool, (), ())
+        found = measure_mutant(evaluator, problem, mutant, pool, ())
     assert not found.broken
     assert {names[i]: cell.seeds for i, cell in found.cells} == expected
     assert len(everything) == (len(pool) if "abs" in when else 3)  # elsewhere a row ends where it died too often
@@ -130,7 +130,7 @@ def test_of_a_mutant_that_many_entries_show_one_draw_decides_the_others(running:
     seeds = {}
     for answer in (WRONG, RIGHT, f"{WRONG} if len(x) % 2 else {RIGHT}", f"{RIGHT} * 1.0001"):
         mutant = Mutant("m", "s", "h", "relu", "torch", "operator", "semantic", 1, "", KERNEL.format(answer))
-        seeds[answer] = [cell.seeds for _, cell in measure_mutant(running, problem, mutant, pool, (), ()).cells]
+        seeds[answer] = [cell.seeds for _, cell in measure_mutant(running, problem, mutant, pool, ()).cells]
     everywhere, nowhere, odd, slight = seeds.values()
     assert everywhere == [SEEDS] * WITNESSES + [1] * (len(pool) - WITNESSES)
     assert nowhere == [1] * len(pool)
@@ -161,5 +161,51 @@ def test_entries_are_left_out_only_where_a_dense_one_is_known_to_crash_it(
     with Evaluator() as evaluator:
         monkeypatch.setattr(evaluator, "on_gpu", True)
         there = [(id, "strict") for id in done]
-        found = measure_mutant(evaluator, problem, mutant, pool, (), there, crashes=crashes)
+        found = measure_mutant(evaluator, problem, mutant, pool, (), Known(there, crashes=crashes))
     assert [i for i, _ in found.cells] == asked
+
+
+ADDING = """
+import torch
+from torch.utils.cpp_extension import load_inline
+cuda = r'''
+#include <torch/extension.h>
+__global__ void add_up(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) ADD
+}
+torch::Tensor total(torch::Tensor x) {
+    auto y = torch::zeros({1}, x.options());
+    int n = x.numel();
+    add_up<<<(n + 63) / 64, 64>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;
+}
+'''
+module = load_inline(name="adds", cpp_sources="torch::Tensor total(torch::Tensor x);", cuda_sources=cuda,
+                     functions=["total"])
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return module.total(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("add", "known", "expected"),
+    [
+        ("y[0] += x[i];", None, ["pass", "race", "race"]),
+        ("y[0] += x[i];", Known(races=True), ["race", "race", "race"]),
+        ("atomicAdd(y, x[i]);", None, ["pass", "pass", "pass"]),
+        ("atomicAdd(y, x[i]);", Known(races=True), ["pass", "pass", "pass"]),
+    ],
+    ids=["racing", "racing, as is known", "atomic", "atomic, said to race"],
+)
+def test_once_a_race_is_seen_every_later_entry_is_asked_for_it(
+    running: Evaluator, add: str, known: Known | None, expected: list[str]
+) -> None:
+    total = problem_from_source(PROBLEM.replace("torch.relu(x)", "x.sum().reshape(1)"), "total")
+    asked = [(Entry.make("normal", constants={"rows": 5}), False), (Entry.make("normal"), True), (Entry(), False)]
+    pool = [Asked(i, Question(e, admit(total, e, seeds=2).measured, races=r)) for i, (e, r) in enumerate(asked)]
+    mutant = Mutant("m", "s", "h", "total", "cuda", "operator", "synchronization", 1, "", ADDING.replace("ADD", add))
+    found = measure_mutant(running, total, mutant, pool, (), known)
+    assert not found.broken
+    assert [cell.cls for _, cell in found.cells] == expected
