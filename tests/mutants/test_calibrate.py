@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -462,3 +463,57 @@ def test_bad_input_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(InputError, match="leave out --family"):
         run_calibrate(["relu"], out=tmp_path, families=["memory"], gate=True)
     assert os.getcwd() == str(tmp_path)
+
+
+ADDING = '''"""The sum of all elements, added atomically.
+problem: total
+style: naive
+"""
+import torch
+from torch import nn
+from torch.utils.cpp_extension import load_inline
+
+CUDA = r"""
+#include <torch/extension.h>
+__global__ void k(const float* x, float* y, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) atomicAdd(y, x[i]);
+}
+torch::Tensor run(torch::Tensor x) {
+    auto y = torch::zeros({1}, x.options());
+    int n = x.numel();
+    k<<<(n + 63) / 64, 64>>>(x.data_ptr<float>(), y.data_ptr<float>(), n);
+    return y;
+}
+"""
+extension = load_inline(name="total", cpp_sources="torch::Tensor run(torch::Tensor x);", cuda_sources=CUDA,
+                        functions=["run"])
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        return extension.run(x.contiguous())
+'''
+
+
+def test_a_race_at_an_entry_that_was_asked_for_it_because_of_another_is_replayed(tmp_path: Path) -> None:
+    (tmp_path / "problems").mkdir()
+    (tmp_path / "problems" / "total.py").write_text(
+        PROBLEM.replace("torch.relu(x) + x.sum(dim=1, keepdim=True)", "x.sum().reshape(1)")
+    )
+    (tmp_path / "kernels" / "cuda").mkdir(parents=True)
+    (tmp_path / "kernels" / "cuda" / "adds.py").write_text(ADDING)
+    targets = tuple(find_targets([tmp_path / "problems"], substrates=tmp_path / "kernels"))
+    how = CalibrateOptions(
+        targets, tmp_path / "out", budget_s=600.0, backends=("cuda",), families=("synchronization",), per_substrate=1
+    )
+    assert calibrate(how).mutants == 1
+    with Matrix(how.matrix_path) as matrix:
+        rows = matrix.query("SELECT e.uid, e.recipe FROM cells c JOIN entries e ON e.id = c.entry WHERE class = 'race'")
+        (mutant,) = (row.uid for row in matrix.mutants().values())
+    shapes = Counter(json.dumps(json.loads(recipe).get("constants")) for _, recipe in rows)
+    assert max(shapes.values()) > 1  # one entry of a shape asks for it in any case
+    where = {"problems": [tmp_path / "problems"], "substrates": tmp_path / "kernels", "device": "cpu"}
+    shape = shapes.most_common(1)[0][0]
+    last = [uid for uid, recipe in rows if json.dumps(json.loads(recipe).get("constants")) == shape][:2]
+    assert [run_replay(mutant, uid, matrix=how.matrix_path, **where) for uid in last] == [0, 0]
