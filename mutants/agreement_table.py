@@ -13,6 +13,7 @@ from .agreement import SIDES, Agreement, Rate, agreement, pairs_of
 from .coverage_report import By
 from .coverage_table import Rows, markdown_rows, print_rows
 from .matrix import Matrix
+from .matrix_delta import open_measured
 from .matrix_schema import OUTCOMES, Variant
 
 FORMAT = 1
@@ -43,7 +44,7 @@ def run_agreement(
         InputError: no matrix, or no pair in it.
         MatrixError: the matrix cannot be read now.
     """
-    with Matrix(path, create=False) as matrix, matrix.snapshot():
+    with open_measured(path) as matrix, matrix.snapshot():
         strict, plain = _counted_pairs(matrix, "strict", by), _counted_pairs(matrix, "plain", by)
     if not strict.rate.of:
         raise InputError(

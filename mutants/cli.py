@@ -112,7 +112,7 @@ def coverage(
     fail_under: Annotated[
         float | None, typer.Option("--fail-under", metavar="PERCENT", help="Exit code 1 below this.")
     ] = None,
-    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix.")] = _MATRIX,
+    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix, or a delta of one.")] = _MATRIX,
     device_class: Annotated[str | None, typer.Option("--device", help="cpu or cuda; the fuller one.")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Tables in Markdown.")] = False,
     agreement: Annotated[
@@ -142,7 +142,7 @@ def measure(
             help="A command with {problem} and {candidate}, exit code 0 = pass, 1 = fail; or package:function."
         ),
     ],
-    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix that says what is witnessed.")] = _MATRIX,
+    matrix: Annotated[Path, typer.Option("--matrix", help="A kill matrix or a delta: what is witnessed.")] = _MATRIX,
     problems: Annotated[
         list[str] | None,
         typer.Option("--problems", envvar="KERNELBENCH_DIR", metavar="DIR|ID", help="Folders, ids or files; repeat."),
@@ -195,7 +195,7 @@ def measure(
 def replay(
     mutant: Annotated[str, typer.Argument(help="Id of a mutant in the matrix.")],
     entry: Annotated[str, typer.Argument(help="Id of an entry that it was put to.")],
-    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix.")] = _MATRIX,
+    matrix: Annotated[Path, typer.Option("--matrix", help="The kill matrix, or a delta of one.")] = _MATRIX,
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto: where it was measured.")] = "auto",
     problems: Annotated[
         list[Path] | None,
@@ -225,7 +225,8 @@ def replay(
 @app.command()
 def report(
     matrix: Annotated[
-        Path | None, typer.Option("--matrix", help=f"The kill matrix; {_MATRIX} by default.", show_default=False)
+        Path | None,
+        typer.Option("--matrix", help=f"The kill matrix, or a delta of one; {_MATRIX} by default.", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="One HTML file with everything in it.")] = Path("report.html"),
     stryker: Annotated[Path | None, typer.Option("--stryker", help="Also Stryker's mutation report JSON.")] = None,

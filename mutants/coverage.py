@@ -42,6 +42,7 @@ from .coverage_cells import (
 )
 from .coverage_report import OURS, SUITE_K, By, Effect, ProtocolCoverage, Report, Share
 from .matrix import Matrix
+from .matrix_delta import open_measured
 
 OFFICIAL = 1e-2
 OFFICIAL_PROTOCOLS = ("kernelbench", "kernelbench-head", "kernelbench-verified-1e-2", "kernelbench-verified", "fuzz")
@@ -355,7 +356,7 @@ def run_coverage(options: CoverageOptions) -> int:
     """
     if options.fail_under is not None and not 0 <= options.fail_under <= 100:
         raise InputError(f"--fail-under {options.fail_under}: give a percentage, 0 to 100")
-    with Matrix(options.matrix, create=False) as matrix:
+    with open_measured(options.matrix) as matrix:
         report = measure(matrix, protocols=options.protocols, by=options.by, device_class=options.device_class)
     failed = []
     if options.fail_under is not None:

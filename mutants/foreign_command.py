@@ -20,7 +20,7 @@ from .coverage_table import markdown_rows, print_rows
 from .foreign import Answers, Plan, make_plan, put
 from .foreign_checker import TIME_LIMIT_S, ForeignChecker
 from .foreign_report import Measured, count, summary, tables, witnessed_ids
-from .matrix import Matrix
+from .matrix_delta import open_measured
 from .mutant import Backend
 
 
@@ -89,7 +89,7 @@ def run_measure(options: MeasureOptions) -> int:
     answers = Answers(options.answers or _beside(options.matrix, name), name).load()
     folders, ids = folders_and_ids(options.problems)
     targets = find_targets(folders, ids, options.substrates)
-    with Matrix(options.matrix, create=False) as matrix, matrix.snapshot():
+    with open_measured(options.matrix) as matrix, matrix.snapshot():
         device_class = options.device_class or fullest(matrix)
         problems = read_problems(matrix, device_class)
     chosen = {t.problem.hash for t in targets}

@@ -7,11 +7,13 @@ SHA-256 of all lines before it. It is complete in itself, so it can be imported 
 number of times.
 """
 
+import contextlib
 import hashlib
 import json
 import lzma
 import os
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from .matrix import PUT_CELL, PUT_ROW, Matrix
 from .matrix_schema import VERSION, MatrixError
 
 FORMAT = "kernelward-matrix-delta"
+_XZ = b"\xfd7zXZ\x00"  # how every such file begins
 _PRESET = 3  # of xz: a tenth larger than the default, several times faster
 _BLOCK = 20_000  # cells per line
 _EXAMPLES = 20
@@ -73,6 +76,32 @@ class ImportReport:
         self.conflicts += 1
         if len(self.examples) < _EXAMPLES:
             self.examples.append(text)
+
+
+@contextlib.contextmanager
+def open_measured(path: Path) -> Iterator[Matrix]:
+    """What was measured, to be read: a kill matrix, or a delta, which is made one for as long as it is open.
+
+    Raises:
+        InputError: there is no such file, or it is neither.
+        MatrixError: see `Matrix`.
+    """
+    if not _is_delta(path):
+        with Matrix(path, create=False) as matrix:
+            yield matrix
+        return
+    with tempfile.TemporaryDirectory(prefix="kernelward-") as folder, Matrix(Path(folder, "matrix.sqlite")) as matrix:
+        import_delta(matrix, path)
+        matrix.path = path  # what messages name
+        yield matrix
+
+
+def _is_delta(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_XZ)) == _XZ
+    except OSError:
+        return False  # `Matrix` says it better
 
 
 Blocks = dict[tuple[int, int, str], list[tuple[Any, ...]]]

@@ -13,7 +13,7 @@ from rich.table import Table
 from ..reward.screen import detect_backend
 from ..suites.errors import InputError
 from ..suites.python_syntax import parse
-from .matrix import Matrix
+from .matrix_delta import open_measured
 from .mutant import FAMILIES, Mutant, Substrate, generate
 from .operators import OPERATORS, operators_for
 from .replay_line import replay_line
@@ -124,7 +124,7 @@ def _replays(mutant: str, path: Path | None) -> list[str]:
     if path is None or not path.is_file():
         return []
     lines = []
-    with Matrix(path, create=False) as matrix:
+    with open_measured(path) as matrix:
         id = next((id for id, row in matrix.mutants().items() if row.uid == mutant), None)
         entries = matrix.entries()
         cells = [] if id is None else matrix.cells(id)

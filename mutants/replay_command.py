@@ -14,7 +14,7 @@ from ..suites.entry import Entry
 from ..suites.errors import InputError
 from .calibrate_command import OWN_PROBLEMS
 from .evaluate import Evaluator, environment, matrix_seed
-from .matrix import Matrix
+from .matrix_delta import open_measured
 from .replay import Answer, Place, Replay, ask, classes_measured, find_replay
 from .replay_line import replay_line
 
@@ -56,7 +56,7 @@ def run_replay(
         MatrixError, BankError: a file cannot be read now.
     """
     folders = [*problems, *([OWN_PROBLEMS] if OWN_PROBLEMS.is_dir() else [])]
-    with Matrix(matrix, create=False) as kept:
+    with open_measured(matrix) as kept:
         place = _device(device, classes_measured(kept, mutant), mutant)
         device_class = place.partition(":")[0]
         replay = find_replay(kept, mutant, entry, device_class, Place(folders, substrates, bank or bank_path()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...suites.errors import InputError
 from ..coverage import DEFAULT_MATRIX
-from ..matrix import Matrix
+from ..matrix_delta import open_measured
 from ..substrates import list_substrates
 from .facts import HEAD, Facts, gather
 from .history import History, read_history
@@ -76,7 +76,7 @@ def _facts(options: ReportOptions) -> Facts | None:
     path = options.matrix or DEFAULT_MATRIX
     if options.matrix is None and options.scored is not None and not path.is_file():
         return None
-    with Matrix(path, create=False) as matrix:
+    with open_measured(path) as matrix:
         return gather(matrix, options.device_class)
 
 

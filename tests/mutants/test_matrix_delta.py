@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from kernelward.mutants.cli import app
 from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.matrix_delta import open_measured
 from kernelward.mutants.matrix_schema import OUTCOMES, VARIANTS, Cell, MatrixError
 from kernelward.suites.errors import InputError
 from small_matrix import SmallMatrix
+from typer.testing import CliRunner
 
 
 def fill(
@@ -43,6 +46,32 @@ def test_a_delta_arrives_whole_where_the_row_ids_are_others(tmp_path: Path) -> N
     for name in ("classes", "ratio", "margin", "seeds"):
         assert getattr(ours, name).tobytes() == getattr(theirs, name).tobytes()
     assert [m.uid for m in there.mutants(problem).values()] == [m.uid for m in small.matrix.mutants().values()]
+
+
+def test_a_delta_is_read_like_a_matrix_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    small = SmallMatrix(tmp_path / "a.sqlite")
+    fill(small, variant="strict")
+    delta = tmp_path / "a.delta"
+    small.matrix.export_delta(delta)
+    with open_measured(tmp_path / "a.sqlite") as matrix, open_measured(delta) as same:
+        assert same.path == delta
+        assert same.rows(small.problem).classes.tobytes() == matrix.rows(small.problem).classes.tobytes()
+        where = Path(same.query("PRAGMA database_list")[0][2])
+        assert where.is_file()
+    assert not where.parent.exists()
+    for kind, of_it in (("delta", delta), ("sqlite", tmp_path / "a.sqlite")):
+        shown = CliRunner().invoke(app, ["coverage", "--matrix", str(of_it), "--json"])
+        assert shown.exit_code == 0, kind
+        assert json.loads(shown.stdout)["matrix"] == str(of_it)
+
+
+def test_what_is_neither_a_matrix_nor_a_delta_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no such thing")
+    with pytest.raises(InputError, match=r"text: not a kill matrix"), open_measured(tmp_path / "text"):
+        pass
+    with pytest.raises(InputError, match=r"no kill matrix at .*nothing"), open_measured(tmp_path / "nothing"):
+        pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["text"]
 
 
 def test_the_same_content_gives_the_same_bytes_in_whatever_order_it_came(tmp_path: Path) -> None:
