@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from emulated import CASES
 from kernelward.reward.cuda.builder import Builder, Built
 from kernelward.reward.cuda.engine_gpu import gpu_host_compiler, import_extension
 from kernelward.reward.cuda.frontend import ExtensionSource, Flags, Unsupported, intercepted, record
@@ -29,7 +30,6 @@ from kernelward.reward.sandbox.failure import ChildFailure
 from kernelward.reward.sandbox.limits import Limits
 from kernelward.reward.sandbox.session import Zygote
 from kernelward.suites.compare import flatten_outputs
-from kernelward.suites.problem import find_problem, load_problem
 
 
 def _tools() -> bool:
@@ -393,7 +393,8 @@ def test_in_the_sandbox_compilers_work_and_the_build_is_kept_outside_of_it(
 # ---- with a GPU ------------------------------------------------------------------------------------------------------
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
-OWN = sorted(path.stem for path in (EXAMPLES / "kernels" / "cuda").glob("*.py"))
+OWN = sorted(CASES)
+UNORDERED = {"mse_loss"}  # its blocks add floats atomically, in an order that nobody fixes
 LIMITS = Limits(load_s=300, run_s=60)
 
 
@@ -456,9 +457,8 @@ def torch_built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Buil
 def test_outputs_are_the_same_bits_as_with_torchs_load_inline(
     stem: str, zygote: Zygote, torch_built: dict[str, list[Built]], tmp_path: Path
 ) -> None:
-    problem = load_problem(find_problem(str(EXAMPLES / "problems" / f"{stem}.py")))
+    init, inputs = list(CASES[stem].init), [x.cuda() for x in CASES[stem].inputs()]
     source = (EXAMPLES / "kernels" / "cuda" / f"{stem}.py").read_text()
-    init, inputs = problem.init_inputs(0, "cuda"), problem.own_draw(1, "cuda")
     waiting = list(torch_built[stem])
     namespace: dict[str, Any] = {"__name__": "candidate"}
     with intercepted(lambda _: import_extension(waiting.pop(0), tmp_path)):
@@ -466,7 +466,7 @@ def test_outputs_are_the_same_bits_as_with_torchs_load_inline(
     torch.manual_seed(0)
     model = namespace["ModelNew"](*init).cuda()
     with torch.no_grad():
-        expected = flatten_outputs(model(*[i.clone() if isinstance(i, torch.Tensor) else i for i in inputs]))
+        expected = flatten_outputs(model(*[x.clone() for x in inputs]))
     specs = [OutputSpec(tuple(e.shape), e.dtype) for e in expected]
     with zygote.spawn(LIMITS) as child:
         engine = child.load(source).engine
@@ -474,7 +474,10 @@ def test_outputs_are_the_same_bits_as_with_torchs_load_inline(
         reply = child.run(inputs, specs)
     assert engine == "nvrtc"
     for got, want in zip(reply.outputs, expected, strict=True):
-        assert torch.equal(got.view(torch.uint8), want.contiguous().view(torch.uint8))
+        if stem in UNORDERED:
+            torch.testing.assert_close(got, want, rtol=1e-6, atol=0.0)
+        else:
+            assert torch.equal(got.reshape(-1).view(torch.uint8), want.reshape(-1).view(torch.uint8))
 
 
 @pytest.mark.gpu
