@@ -206,6 +206,8 @@ class KernelRun:
         for i, variant in enumerate(self._variants(question)):
             reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2], i % 2 == 1, limit_s)
             answers.append(judged(question, draw, reply))
+            if reply.damaged:
+                self._close()
             if answers[-1].killed:
                 break
         worst = max(answers, key=lambda a: (a.killed, max(a.errs, default=0.0)))

@@ -128,6 +128,7 @@ class Trial:
         self._opening: Future[None] | None = None
         self._built: tuple[Any, ...] | None = None
         self._asked_twice = False
+        self._damaged = False  # the child wrote where nothing is its own: the next question gets another one
         self._variants = variants(mode, spec.adversarial)
         self._explanation = explanation(mode, spec.adversarial)
 
@@ -141,6 +142,7 @@ class Trial:
                 self._session.close()
             self._session = None
             self._built = None
+            self._damaged = False
 
     def session(self) -> ChildSession:
         """The candidate's child, started and loaded where it is not there."""
@@ -259,6 +261,8 @@ class Trial:
             return best[1], best[2] if best[0] <= STRAIN else None
 
     def _prepare(self, question: Question, reference: Reference) -> None:
+        if self._damaged:
+            self.close()
         session = self.session()
         key = _build_key(question, reference)
         if key != self._built:
@@ -297,6 +301,7 @@ class Trial:
             poison = REPEAT_POISON if again else POISON
             reply = self._session.run(reference.inputs, specs, reference.seed, variant, poison, moved=again)
         self._note(reply.findings)
+        self._damaged |= reply.damaged
         with self.clock.phase("compare"):
             judged = judge_reply(reply, reference, question.measured, self.spec, own_kernel=self.host.own_kernel)
             if judged.reason in ("input-mutated", "aliased") and self._reference_does_too(judged, question, seed):

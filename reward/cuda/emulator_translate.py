@@ -259,14 +259,13 @@ def _rewrite_shared(text: str, code: str, tag: str, at_file_scope: bool) -> str 
         return None
     body = " ".join(_SPECIFIER.sub(" ", text).replace("\\\n", " ").split())
     area = f"kw_shared_{tag}"
-    fields = f"::kw::emu::SharedArea kw_area; struct {{ {body}; }} kw_body; unsigned char kw_tail[::kw::emu::kGuard];"
+    declared = f"struct {area}_t {{ {body}; }}; static ::kw::emu::SharedBlock<{area}_t> {area};"
     references = "".join(f" auto& {name} = {area}.kw_body.{name};" for name in names)
     label = ", ".join(names)
     if at_file_scope:
-        size = f"offsetof(decltype({area}), kw_tail) - offsetof(decltype({area}), kw_body)"
-        register = f' static ::kw::emu::SharedGlobal {area}_g({area}.kw_area, {size}, "{label}");'
-        return f"static struct {{ {fields} }} {area};{register}" + references.replace(" auto&", " static auto&")
-    return f'static struct {{ {fields} }} {area}; ::kw::emu::shared({area}, "{label}");{references}'
+        register = f' static ::kw::emu::SharedGlobal {area}_g({area}, "{label}");'
+        return declared + register + references.replace(" auto&", " static auto&")
+    return f'{declared} ::kw::emu::shared({area}, "{label}");{references}'
 
 
 def _depths(code: str) -> list[int]:

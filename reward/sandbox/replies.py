@@ -74,6 +74,15 @@ class RunReply:
     seconds: float
     child_seconds: float
 
+    @property
+    def damaged(self) -> bool:
+        """Whether memory was written that is nobody's to write: what else was overwritten, and so what the same process
+        answers next, cannot be known."""
+        return any(finding["code"] in _DAMAGE for finding in self.findings)
+
+
+_DAMAGE = ("shared-out-of-bounds", "out-of-bounds-write")
+
 
 @dataclass(frozen=True, slots=True)
 class TimeReply:

@@ -209,3 +209,26 @@ def test_once_a_race_is_seen_every_later_entry_is_asked_for_it(
     found = measure_mutant(running, total, mutant, pool, (), known)
     assert not found.broken
     assert [cell.cls for _, cell in found.cells] == expected
+
+
+OVERRUN = """
+ran = []
+class Narrow(torch.nn.Module):
+    def forward(self, x):
+        if ran:
+            raise RuntimeError("this process has overrun its memory before")
+        ran.append(1)
+        return module.total(x)
+ModelNew = Narrow
+"""
+
+
+def test_a_process_that_overran_shared_memory_is_asked_nothing_more(running: Evaluator) -> None:
+    total = problem_from_source(PROBLEM.replace("torch.relu(x)", "x.sum().reshape(1)"), "total")
+    entries = [Entry.make("normal", constants={"rows": rows}) for rows in (5, 6)]
+    pool = [Asked(i, Question(e, admit(total, e, seeds=2).measured)) for i, e in enumerate(entries)]
+    add = "{ __shared__ float s[32]; s[threadIdx.x] = x[i]; atomicAdd(y, s[threadIdx.x]); }"
+    mutant = Mutant("m", "s", "h", "total", "cuda", "o", "memory", 1, "", ADDING.replace("ADD", add) + OVERRUN)
+    found = measure_mutant(running, total, mutant, pool, ())
+    assert [(cell.cls, cell.seeds) for _, cell in found.cells] == [("crash", SEEDS)] * 2
+    assert all("shared-out-of-bounds" in cell.detail for _, cell in found.cells)

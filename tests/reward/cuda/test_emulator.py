@@ -283,6 +283,43 @@ def test_a_write_past_shared_arrays_is_found(build: Any) -> None:
     assert codes(module) == {"shared-out-of-bounds"}
 
 
+@pytest.mark.parametrize("scope", ["block", "namespace"])
+@pytest.mark.parametrize("first", [-2048, -300, -8, 8, 300, 2048])
+@pytest.mark.parametrize("variant", [PLAIN_VARIANT, STRICT_VARIANTS[0], RACE_VARIANT], ids=["plain", "strict", "races"])
+def test_whoever_overruns_a_shared_array_by_kilobytes_overwrites_nothing_else(
+    build: Any, variant: Variant, first: int, scope: str
+) -> None:
+    """Another variable of the candidate's, the runtime's own state and torch's functions are what they were."""
+    shared = "__shared__ float tile[256];"
+    outside, inside = (shared, "") if scope == "namespace" else ("", shared)
+    kernel = f"""
+static float before[4] = {{5, 5, 5, 5}};
+{outside}
+static float after[4] = {{7, 7, 7, 7}};
+__global__ void k(const float* x, float* y) {{
+    {inside}
+    float* volatile moved = tile;  // gcc takes the index into an array for one of its elements
+    float* at = moved + (int)x[0];
+    for (int i = threadIdx.x; i < 256; i += 64) at[i] = 3;
+    __syncthreads();
+    y[threadIdx.x] = at[threadIdx.x];
+}}
+torch::Tensor g(torch::Tensor x) {{
+    auto y = torch::empty_like(x);
+    for (int i = 0; i < 4; i++) y.data_ptr<float>()[i] = before[i] + after[i];
+    return y;
+}}"""
+    module = build(host(kernel, "k<<<2, 64>>>(X_PTR, Y_PTR)", "torch::empty({64}, x.options())"), ("f", "g"))
+    module.configure(variant)
+    module.f(torch.tensor([float(first)]))
+    seen = variant == RACE_VARIANT or (variant != PLAIN_VARIANT and abs(first) == 8)  # the others jump over the zones
+    assert codes(module) - {"race"} == ({"shared-out-of-bounds"} if seen else set())
+    module.configure(variant)
+    assert torch.equal(module.g(torch.ones(4)), torch.full((4,), 12.0))
+    assert torch.equal(module.f(torch.zeros(1)), torch.full((64,), 3.0))
+    assert not codes(module)
+
+
 def test_unwritten_shared_memory_outputs_and_locals_are_poison(build: Any) -> None:
     kernel = """__global__ void k(float* y) {
     __shared__ float s[64];

@@ -1,6 +1,7 @@
 """Why a CUDA candidate is wrong, as the verdict says it: a race is called a race, trust in lockstep is told apart."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from emulated import replaced, source
@@ -84,3 +85,53 @@ def test_code_that_trusts_lockstep_is_told_apart_only_where_it_is_right_in_locks
     wrong = replaced(source("softmax"), SUM, LOCKSTEP.replace("LESS", " * 2"))
     verdict = judged(wrong, "kernelward")
     assert (verdict.verdict, verdict.reason) == (Outcome.INCORRECT, "value")
+
+
+OVERRUN = """
+import torch
+from torch.utils.cpp_extension import load_inline
+cuda = r'''
+#include <torch/extension.h>
+__global__ void softmax(const float* x, float* y, int n) {
+    __shared__ float row[256];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) row[i] = x[blockIdx.x * n + i];
+    __syncthreads();
+    float most = row[0], sum = 0;
+    for (int i = 1; i < n; i++) most = fmaxf(most, row[i]);
+    for (int i = 0; i < n; i++) sum += expf(row[i] - most);
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[blockIdx.x * n + i] = expf(row[i] - most) / sum;
+}
+torch::Tensor run(torch::Tensor x) {
+    auto y = torch::empty_like(x);
+    softmax<<<x.size(0), 64>>>(x.data_ptr<float>(), y.data_ptr<float>(), x.size(1));
+    return y;
+}
+'''
+module = load_inline(name="overrun", cpp_sources="torch::Tensor run(torch::Tensor x);", cuda_sources=cuda,
+                     functions=["run"])
+ran = []
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        if ran:
+            raise RuntimeError("this process has overrun its memory before")
+        if x.shape[1] > 256:
+            ran.append(1)
+        return module.run(x)
+"""
+
+
+def test_a_process_that_overran_shared_memory_answers_no_further_question(
+    tmp_path: Path, small_suite: Callable[..., Suite]
+) -> None:
+    wide = problem_from_source(
+        PROBLEM.source.replace("4 * torch.randn(3, 301)", "4 * torch.randn(rows, 301)").replace(
+            "class Model", "rows = 3\n\n\nclass Model"
+        ),
+        "wide_softmax",
+    )
+    suite = small_suite(wide, {"rows": 2})
+    with Checker(JudgeConfig(threads=1, suite_cache=str(tmp_path))) as checker:
+        verdict = checker.judge(Task(OVERRUN, wide, suite=suite, run_key=b"reasons", all_entries=True))
+        narrow = checker.judge(Task(OVERRUN.replace("[256]", "[512]").replace("> 256", "> 512"), wide, suite=suite))
+    assert [(e.outcome, e.reason) for e in verdict.entries] == [(Outcome.RUNTIME_ERROR, "shared-out-of-bounds")] * 2
+    assert narrow.verdict is Outcome.CORRECT

@@ -169,9 +169,21 @@ __attribute__((noinline)) void on_read(uintptr_t a, size_t n, void* pc) {
   });
 }
 
+// Who jumps over an array's guard zones writes into the room beyond them.
+void look_beside_arrays(uintptr_t a, void* pc) {
+  for (const SharedArea* area : rt.areas) {
+    uintptr_t first = uintptr_t(area->body) - kGuard - kRoom;
+    if (a - first >= area->bytes + 2 * (kGuard + kRoom) || a - uintptr_t(area->body) < area->bytes) continue;
+    for (auto& f : rt.findings) if (f.kind == "shared-out-of-bounds") { f.count++; return; }
+    return note("shared-out-of-bounds", std::string("a thread wrote outside the shared array ") + area->name + where() + ", " +
+                                            code_address(static_cast<char*>(pc) - 1));
+  }
+}
+
 __attribute__((noinline)) void on_write(uintptr_t a, size_t n, void* pc) {
   if (ignored(a)) return;
   if (watch == Watch::kTime) return timed_access(a, pc, true);
+  look_beside_arrays(a, pc);
   settle();
   race.access = access_now(pc);
   race.pending = true;

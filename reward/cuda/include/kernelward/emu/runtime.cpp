@@ -98,7 +98,7 @@ void* warp_scratch() { return rt.warp[rt.current >> 5].scratch; }
 void* dynamic_shared() { return rt.dynamic; }
 size_t dynamic_shared_bytes() { return rt.dynamic_bytes; }
 
-static std::string where() {
+std::string where() {
   auto three = [](unsigned x, unsigned y, unsigned z) {
     return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
   };
@@ -342,15 +342,15 @@ KW_UNTRACKED void atomic_access(const volatile void* address, size_t bytes) {
 static void poison(void* p, size_t n) { std::memset(p, poison_byte(), n); }
 static constexpr unsigned char kCanary = 0xA5;
 
-void enter_shared(SharedArea& area, size_t bytes, const char* name) {
+void enter_shared(SharedArea& area, unsigned char* body, size_t bytes, const char* name) {
   if (!rt.inside) return;  // host code that names a shared variable
   area.block = block_serial;
   area.bytes = bytes;
   area.name = name;
+  area.body = body;
   rt.areas.push_back(&area);
-  unsigned char* body = area.head + kGuard;
   if (rt.variant.poison >= 0) {
-    std::memset(area.head, kCanary, kGuard);
+    std::memset(body - kGuard, kCanary, kGuard);
     std::memset(body + bytes, kCanary, kGuard);
     poison(body, bytes);
   } else {
@@ -368,7 +368,7 @@ static std::vector<SharedGlobal*>& shared_globals() {
   static std::vector<SharedGlobal*> list;
   return list;
 }
-SharedGlobal::SharedGlobal(SharedArea& a, size_t n, const char* s) : area(&a), bytes(n), name(s) { shared_globals().push_back(this); }
+void SharedGlobal::add() { shared_globals().push_back(this); }
 
 static bool intact(const unsigned char* zone, size_t n) {
   for (size_t i = 0; i < n; i++) if (zone[i] != kCanary) return false;
@@ -391,8 +391,7 @@ static constexpr size_t kDynamicRoom = (kMaxDynamicShared + 2 * kPage) / kPage *
 static void check_canaries() {
   if (rt.variant.poison < 0) return;
   for (SharedArea* a : rt.areas) {
-    unsigned char* body = a->head + kGuard;
-    if (!intact(a->head, kGuard) || !intact(body + a->bytes, kGuard))
+    if (!intact(a->body - kGuard, kGuard) || !intact(a->body + a->bytes, kGuard))
       note("shared-out-of-bounds", std::string("a thread wrote outside the shared array ") + a->name + where());
   }
   const unsigned char* d = reinterpret_cast<unsigned char*>(rt.dynamic);
@@ -496,7 +495,7 @@ static void run_block() {
   std::memset(rt.wait, int(Wait::kNew), sizeof rt.wait);
   poison(rt.dynamic, rt.dynamic_bytes);
   if (rt.variant.races) { race_block_begin(); race_shared(rt.dynamic, rt.dynamic_bytes); }
-  for (SharedGlobal* g : shared_globals()) enter_shared(*g->area, g->bytes, g->name);
+  for (SharedGlobal* g : shared_globals()) enter_shared(*g->area, g->body, g->bytes, g->name);
   bool timed = rt.variant.order == kTimed, greedy = rt.variant.order == kGreedyWarp || rt.variant.order == kGreedyReversed;
   if (timed) timed_block();
   else if (!greedy) start_until(rt.threads);

@@ -67,23 +67,39 @@ void* dynamic_shared();
 size_t dynamic_shared_bytes();
 
 constexpr size_t kGuard = 64;
+constexpr size_t kRoom = 8192 + 320;
 // A static __shared__ declaration between two guard zones. The first thread of a block that reaches it poisons it.
 struct SharedArea {
   uint64_t block = 0;  // serial number of the block that last entered
   size_t bytes = 0;
   const char* name = nullptr;
-  alignas(64) unsigned char head[kGuard];
+  unsigned char* body = nullptr;
 };
-void enter_shared(SharedArea& area, size_t bytes, const char* name);
+// Beyond the guard zones lies room: an array that is overrun (a block of twice as many threads, say) must not overwrite
+// what the runtime, the candidate's other data and the C library keep in memory; the process would give any answer then.
+template <class Body> struct SharedBlock {
+  SharedArea kw_area;
+  unsigned char kw_before[kRoom];
+  alignas(64) unsigned char kw_head[kGuard];
+  Body kw_body;
+  unsigned char kw_tail[kGuard];
+  unsigned char kw_after[kRoom];
+};
+void enter_shared(SharedArea& area, unsigned char* body, size_t bytes, const char* name);
 extern uint64_t block_serial;
-template <class T> KW_UNTRACKED inline void shared(T& area, const char* name) {
-  if (area.kw_area.block != block_serial) enter_shared(area.kw_area, offsetof(T, kw_tail) - offsetof(T, kw_body), name);
+template <class Body> KW_UNTRACKED inline void shared(SharedBlock<Body>& block, const char* name) {
+  if (block.kw_area.block != block_serial)
+    enter_shared(block.kw_area, block.kw_head + kGuard, size_t(block.kw_tail - block.kw_head) - kGuard, name);
 }
 struct SharedGlobal {  // a __shared__ declaration at namespace scope
   SharedArea* area;
+  unsigned char* body;
   size_t bytes;
   const char* name;
-  SharedGlobal(SharedArea& a, size_t n, const char* s);
+  template <class Body>
+  SharedGlobal(SharedBlock<Body>& b, const char* s)
+      : area(&b.kw_area), body(b.kw_head + kGuard), bytes(size_t(b.kw_tail - b.kw_head) - kGuard), name(s) { add(); }
+  void add();
 };
 template <class T> struct DynamicShared {  // extern __shared__ at namespace scope
   operator T*() const { return static_cast<T*>(dynamic_shared()); }

@@ -121,6 +121,7 @@ void timed_place(void* pc);
 void timed_pause();
 void timed_access(uintptr_t address, void* pc, bool store);
 
+std::string where();  // " in kernel K, block (x,y,z), thread (x,y,z)"
 std::string code_address(void* pc);
 void note(const char* kind, const std::string& message);
 void race_block_begin();

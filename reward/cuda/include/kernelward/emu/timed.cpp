@@ -43,7 +43,7 @@ uintptr_t furthest[kMaxThreads];  // in the code, of the reads since the last st
 bool shared_address(uintptr_t a) {
   if (a - uintptr_t(rt.dynamic) < rt.dynamic_bytes) return true;
   for (const SharedArea* area : rt.areas)
-    if (a - uintptr_t(area->head) < area->bytes + 2 * kGuard) return true;
+    if (a - uintptr_t(area->body - kGuard) < area->bytes + 2 * kGuard) return true;
   return false;
 }
 
