@@ -15,7 +15,7 @@ from kernelward.mutants.coverage import select_suite
 from kernelward.mutants.coverage_cells import ProblemCells, Truth, cell_fates, read_problems, together, witnesses
 from kernelward.mutants.coverage_report import SUITE_K, Share
 from kernelward.mutants.coverage_table import percent
-from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.matrix_delta import open_measured
 from kernelward.suites.defaults import _SMALL, _slots
 from kernelward.suites.problem import find_problem
 from kernelward.suites.shapes import ragged_variants
@@ -46,7 +46,7 @@ def main() -> None:
         "problem", "witnessed", "entries by default", "default", "unknown", f"chosen on all, {SUITE_K} entries"
     )
     total = [0, 0, 0, 0]
-    with Matrix(options.matrix, create=False) as matrix:
+    with open_measured(options.matrix) as matrix:
         for cells in read_problems(matrix, options.device):
             seen = witnesses(cells, Truth()) == 1
             if seen.sum() < LEAST_WITNESSED:

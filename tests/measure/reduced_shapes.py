@@ -26,7 +26,7 @@ from kernelward.mutants.coverage_cells import (
     witnesses,
 )
 from kernelward.mutants.coverage_report import Share
-from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.matrix_delta import open_measured
 from kernelward.suites.protocol import load_protocol
 from rich.console import Console
 from rich.table import Table
@@ -70,7 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     by_family: dict[str, Counter[tuple[bool, bool]]] = {}
     problems = 0
-    with Matrix(options.matrix, create=False) as matrix:
+    with open_measured(options.matrix) as matrix:
         for cells in read_problems(matrix, options.device):
             found = list(pairs(cells))
             problems += bool(found)

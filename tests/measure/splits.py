@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from kernelward.mutants.coverage import select_suite
 from kernelward.mutants.coverage_cells import ProblemCells, Truth, cell_fates, read_problems, together, witnesses
-from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.matrix_delta import open_measured
 from kernelward.suites.hashing import stable_hash
 from kernelward.suites.select import site_key
 from rich.console import Console
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--splits", type=int, default=12)
     options = parser.parse_args()
-    with Matrix(options.matrix, create=False) as matrix:
+    with open_measured(options.matrix) as matrix:
         problems = [cells for cells in read_problems(matrix, options.device) if cells.mutants]
     table = Table("entries", "mean", "least", "largest", "of coverage", "n there")
     for k in (1, 2, 3):
