@@ -107,7 +107,8 @@ def run_calibrate(
         per_substrate: at most so many mutants of each.
         families: of the mutants that are made, with the members of interactions; all by default. The shares over all
             mutants are then those of an unfair sample, to be read by family, and no suites are written.
-        export_delta, since: write what was measured to a file, without what an earlier delta holds.
+        export_delta, since: write what was measured to a file, without what an earlier delta holds; also when
+            interrupted.
         import_delta: take in deltas first.
         suites: where suites are written; `out`/suites by default.
         gate: judge the substrates by every protocol of the gate, and do nothing else (`gate_command.run_gate`).
@@ -162,7 +163,12 @@ def run_calibrate(
             with Progress(*columns, TextColumn("{task.fields[rate]}"), console=console) as progress:
                 bars = _Bars(progress)
                 calibrator = bars.calibrator = Calibrator(options, matrix, bars)
-                tally = calibrator.run()
+                try:
+                    tally = calibrator.run()
+                except KeyboardInterrupt:  # what a machine that keeps nothing has measured must not be lost with it
+                    if export_delta is not None:
+                        _export(console, matrix, export_delta, since)
+                    raise
             hashes = [t.problem.hash for t in options.targets]
             # of an unfair sample no suite is chosen
             chosen = [] if families else write_suites(matrix, suites or out / "suites", calibrator.device_class, hashes)

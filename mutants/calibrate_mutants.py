@@ -108,6 +108,9 @@ class Mutants:
                 jobs = [executor.submit(self._lane, lane, turns, screeners, progress) for lane in lanes]
                 for job in as_done(jobs):
                     job.result()
+            except BaseException:
+                run.budget.stop()  # each lane ends with the mutant that it is at, not with its batch
+                raise
             finally:
                 turns.end()
         return turns.mutants

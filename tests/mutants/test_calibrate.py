@@ -24,6 +24,7 @@ from kernelward.mutants.calibrate_pools import CLEAN_RUN
 from kernelward.mutants.calibrate_values import CalibrateOptions, Tally
 from kernelward.mutants.coverage import measure
 from kernelward.mutants.matrix import Matrix
+from kernelward.mutants.matrix_delta import open_measured
 from kernelward.mutants.measure import in_sample
 from kernelward.mutants.mutant import FAMILIES, Edit, Operator, Site, Tree, generate
 from kernelward.mutants.replay_command import run_replay
@@ -242,10 +243,8 @@ def without(how: CalibrateOptions, folder: Path, *tables: str) -> Path:
     return Path(copy)
 
 
-def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
-    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
-) -> None:
-    out = without_mutants(first[1], tmp_path)
+def _started(world: Path, out: Path, tmp_path: Path, *more: str) -> subprocess.Popen[bytes]:
+    """The command, in a process of its own."""
     code = textwrap.dedent(
         """
         import sys
@@ -257,15 +256,26 @@ def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
     script = tmp_path / "command.py"
     script.write_text(code)
     arguments = ["calibrate", "--problems", str(world / "problems"), "--substrates", str(world / "kernels")]
-    arguments += ["--out", str(out), "--per-substrate", "4", "--backend", "cuda"]
-    child = subprocess.Popen(
+    arguments += ["--out", str(out), "--per-substrate", "4", "--backend", "cuda", *more]
+    return subprocess.Popen(
         [sys.executable, str(script), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    path = out / "matrix.sqlite"
+
+
+def _wait_for_a_row(child: subprocess.Popen[bytes], path: Path) -> None:
     deadline = time.monotonic() + 300
+    while _rows(path) < 1 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
+    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
+) -> None:
+    out = without_mutants(first[1], tmp_path)
+    child = _started(world, out, tmp_path)
+    path = out / "matrix.sqlite"
     try:
-        while _rows(path) < 1 and child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.2)
+        _wait_for_a_row(child, path)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait()
@@ -278,6 +288,26 @@ def test_a_calibration_that_is_killed_goes_on_where_it_stopped(
         ready = len(matrix.mutants(state="ready"))
     assert _rows(path) == ready
     assert tally.mutants <= 4 - before + 1  # what was done is not done again
+
+
+def test_an_interrupted_calibration_ends_with_the_mutant_at_hand_and_exports_what_it_has(
+    world: Path, first: tuple[Tally, CalibrateOptions], tmp_path: Path
+) -> None:
+    out, delta = without_mutants(first[1], tmp_path), tmp_path / "interrupted.delta"
+    child = _started(world, out, tmp_path, "--workers", "1", "--export-delta", str(delta))
+    path = out / "matrix.sqlite"
+    try:
+        _wait_for_a_row(child, path)
+        before = _rows(path)
+        child.send_signal(signal.SIGINT)
+        assert child.wait(timeout=120) == 130
+    finally:
+        child.kill()
+        child.wait()
+    assert 1 <= before <= _rows(path) <= before + 1 < 4  # its batch has all four
+    with open_measured(delta) as exported, Matrix(path) as matrix:
+        counts = [m.query("SELECT count(*) FROM cells")[0][0] for m in (exported, matrix)]
+    assert counts[0] == counts[1] > 0
 
 
 def _rows(path: Path) -> int:
