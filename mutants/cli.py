@@ -18,7 +18,9 @@ def mutate(
     substrate: Annotated[str, typer.Argument(help="Name of a substrate, or a file with a CUDA or Triton candidate.")],
     show: Annotated[str | None, typer.Option("--show", metavar="ID", help="Print this mutant as a diff.")] = None,
     family: Annotated[str | None, typer.Option("--family", help="List this family of operators alone.")] = None,
-    matrix: Annotated[Path, typer.Option("--matrix", help="With --show: how to reproduce what is in it.")] = _MATRIX,
+    matrix: Annotated[
+        Path, typer.Option("--matrix", help="With --show: how to reproduce what this matrix or delta has.")
+    ] = _MATRIX,
     as_json: JsonOption = False,
 ) -> None:
     """List the mutants of a kernel, or print one as a diff."""

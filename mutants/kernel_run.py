@@ -30,6 +30,7 @@ GIVEN_UP = 50
 #: some seconds; 371 mutants were left without an answer when nobody waited.
 MEMORY_WAITS_S = (2.0, 5.0, 10.0, 15.0)
 _ALIKE = 0.9  # how much of a cell's size its shares have to be for; there is room to spare in `NEEDED`
+_RACE = RACE_VARIANT.to_json()
 _POISONS = (0xFF, 0x42)  # a NaN as float32, and about 48
 
 
@@ -47,8 +48,8 @@ class KernelRun:
         problem: what it is for.
 
     Attributes:
-        races: whether a race was seen. From then on every strict question runs the race check, as the reward does for
-            each of its entries.
+        races: whether the race check showed something. From then on every strict question runs it, as the reward does
+            for each of its entries.
     """
 
     def __init__(self, host: "Evaluator", source: str, backend: str, problem: Problem) -> None:
@@ -206,9 +207,11 @@ class KernelRun:
         for i, variant in enumerate(self._variants(question)):
             reply = session.run(draw.inputs, specs, draw.seed, variant, _POISONS[i % 2], i % 2 == 1, limit_s)
             answers.append(judged(question, draw, reply))
+            if answers[-1].killed:
+                self.races |= variant == _RACE
             if reply.damaged:
                 self._close()
-            if answers[-1].killed:
+            if reply.damaged or answers[-1].killed:
                 break
         worst = max(answers, key=lambda a: (a.killed, max(a.errs, default=0.0)))
         if worst.cls == "value" and len(answers) > 1:
@@ -219,7 +222,7 @@ class KernelRun:
     def _variants(self, question: Question) -> list[dict[str, Any]]:
         found = variants(self.mode, question.variant == "strict")
         if self.mode == "cuda-emulator" and question.variant == "strict" and not (question.races or self.races):
-            return [v for v in found if v != RACE_VARIANT.to_json()]
+            return [v for v in found if v != _RACE]
         return found
 
     def _failed(self, question: Question, draw: Draw, failure: ChildFailure) -> CellResult | None:

@@ -82,26 +82,35 @@ class ImportReport:
 def open_measured(path: Path) -> Iterator[Matrix]:
     """What was measured, to be read: a kill matrix, or a delta, which is made one for as long as it is open.
 
+    A delta that leaves out what an earlier one holds (`since`) says only what it holds itself.
+
     Raises:
-        InputError: there is no such file, or it is neither.
+        InputError: there is no such file, it is neither, or a delta does not say which of two measurements of the same
+            cell is the newer one.
         MatrixError: see `Matrix`.
     """
-    if not _is_delta(path):
+    if not is_delta(path):
         with Matrix(path, create=False) as matrix:
             yield matrix
         return
     with tempfile.TemporaryDirectory(prefix="kernelward-") as folder, Matrix(Path(folder, "matrix.sqlite")) as matrix:
-        import_delta(matrix, path)
         matrix.path = path  # what messages name
+        import_delta(matrix, path)
+        if matrix.query("SELECT 1 FROM cells GROUP BY mutant, entry, variant HAVING count(*) > 1 LIMIT 1"):
+            raise InputError(
+                f"{path}: it has cells from several environments (versions, devices) for the same mutant and entry, "
+                "and does not say which are newer: import it into the matrix that it is a part of"
+            )
         yield matrix
 
 
-def _is_delta(path: Path) -> bool:
+def is_delta(path: Path) -> bool:
+    """Whether a file begins like a delta; False where it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(len(_XZ)) == _XZ
     except OSError:
-        return False  # `Matrix` says it better
+        return False
 
 
 Blocks = dict[tuple[int, int, str], list[tuple[Any, ...]]]

@@ -280,4 +280,6 @@ def _question(questions: Questions, row: EntryRow, cell: Cell) -> Question:
     found = next((a.question for a in asked if a.id == cell.entry), None)
     if found is None:
         raise InputError(f"entry {row.uid} judges nothing any more ({row.reason}): its cells are not counted")
-    return replace(found, races=found.races or cell.outcome == "race")  # another entry's race had it asked for
+    # Another entry's race may have had this one asked for races as well. A kill by other means comes before the check.
+    raced = cell.variant == "strict" and (cell.outcome not in ("pass", "refused") or cell.seeds > 1)
+    return replace(found, races=found.races or raced)

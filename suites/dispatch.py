@@ -1,11 +1,15 @@
 """Dispatch modes that truth is computed under: everything in float64, and a note of what indices point into."""
 
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from .compare import Selection, Ties
 
@@ -58,25 +62,37 @@ def in_float64(model: nn.Module) -> nn.Module:
     """The model itself, its floating-point state as float64: parameters, buffers, and tensors in plain attributes.
 
     `nn.Module.double` leaves the last alone (an initial hidden state, say), and what is then written into them in place
-    is rounded to float32.
+    is rounded to float32. Each tensor stays the object that it is, and what shared memory shares it still: a cache and
+    a view of it, a parameter that is in a list as well. Reached is what hangs on modules, lists, tuples, sets, dicts,
+    dataclasses and namespaces; complex numbers stay as they are.
     """
-    moved: dict[int, Tensor] = {}  # what two modules share stays shared
-
-    def wide(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        return moved.setdefault(id(value), value.detach().double())
-
-    for module in model.modules():
-        for name, value in vars(module).items():
-            if name in _REGISTERED:
-                continue
-            if any(isinstance(x, Tensor) and x.is_floating_point() for x in tree_leaves(value)):
-                module.__dict__[name] = tree_map(wide, value)
-    return model.double()
+    storages: dict[tuple[int, torch.dtype], Tensor] = {}
+    with torch.no_grad():
+        for t in _tensors_of(model):
+            if t.is_floating_point() and t.dtype != torch.float64 and t.layout == torch.strided and t.numel():
+                key = t.untyped_storage().data_ptr(), t.dtype
+                if key not in storages:
+                    flat = torch.empty(0, dtype=t.dtype, device=t.device).set_(t.untyped_storage())
+                    storages[key] = flat.double()
+                t.data = storages[key].as_strided(t.size(), t.stride(), t.storage_offset())
+    return model.double()  # what is left, and what a module does of its own then
 
 
-_REGISTERED = ("_parameters", "_buffers", "_modules")  # nn.Module's own tables, which `double` sees to
+def _tensors_of(root: object) -> Iterator[Tensor]:
+    waiting, seen = [root], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset, deque)):
+            waiting += value
+        elif isinstance(value, (nn.Module, SimpleNamespace)) or (is_dataclass(value) and hasattr(value, "__dict__")):
+            waiting += vars(value).values()
 
 
 class IndexWatch(OpMode):

@@ -97,13 +97,15 @@ def _moved(drawn: "Drawn", model: nn.Module, inputs: Sequence[Any]) -> list[Tens
         noise = torch.randn(x.shape, generator=rng, dtype=x.dtype, device=x.device)
         return x + _NUDGE * (1.0 + x.abs()) * noise
 
-    still, other = copy.deepcopy(model), copy.deepcopy(model)  # outside of `Widen`, which no copy of a storage knows
+    copied = copy.deepcopy(model)  # outside of `Widen`, which no copy of a storage knows
+    with Widen():
+        plain = run_forward(copied, cast_inputs(inputs, torch.float64), drawn.seed)
+    copied = copy.deepcopy(model)
     with torch.no_grad():
-        for p in other.parameters():
+        for p in copied.parameters():
             p.copy_(nudged(p))
     with Widen():
-        plain = run_forward(still, cast_inputs(inputs, torch.float64), drawn.seed)
-        changed = run_forward(other, tree_map(nudged, cast_inputs(inputs, torch.float64)), drawn.seed)
+        changed = run_forward(copied, tree_map(nudged, cast_inputs(inputs, torch.float64)), drawn.seed)
     return [
         (b.double() - a.double()).abs().reshape(-1) if a.shape == b.shape else a.double().reshape(-1).zero_()
         for a, b in zip(plain, changed, strict=True)

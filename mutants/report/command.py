@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...suites.errors import InputError
 from ..coverage import DEFAULT_MATRIX
-from ..matrix_delta import open_measured
+from ..matrix_delta import is_delta, open_measured
 from ..substrates import list_substrates
 from .facts import HEAD, Facts, gather
 from .history import History, read_history
@@ -27,7 +27,8 @@ class ReportOptions:
     """What `kernelward report` was asked.
 
     Attributes:
-        matrix: the kill matrix; None = the default one, which may be missing where there are scored generations.
+        matrix: the kill matrix, or a delta of one; None = the default one, which may be missing where there are scored
+            generations.
         out: the HTML file.
         stryker, markdown: further files; None = not wanted.
         scored: an output of `kernelward score`.
@@ -83,8 +84,9 @@ def _facts(options: ReportOptions) -> Facts | None:
 def _history(options: ReportOptions) -> History | None:
     if options.history is not None:
         return read_history(options.history)
-    beside = (options.matrix or DEFAULT_MATRIX).parent / HISTORY
-    return read_history(beside) if beside.is_file() else None
+    path = options.matrix or DEFAULT_MATRIX
+    beside = path.parent / HISTORY
+    return read_history(beside) if beside.is_file() and not is_delta(path) else None  # a delta is another machine's
 
 
 def _sources(facts: Facts, folder: Path | None) -> Sources:

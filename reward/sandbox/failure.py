@@ -18,7 +18,8 @@ class ChildFailure(Exception):
         phase: where it happened.
         exception: name of the Python exception's type where there was one.
         output: the end of what the candidate printed, if it was collected.
-        alive: whether the session can still be used (a Python exception leaves the child running).
+        alive: whether the session can still be used (a Python exception leaves the child running; memory that it
+            overwrote makes it useless).
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,14 @@ class BuildReply:
     seconds: float
 
 
+_DAMAGE = ("shared-out-of-bounds",)  # beside tensors and buffers lie guards that nobody else uses
+
+
+def is_damage(findings: Iterable[Mapping[str, str]]) -> bool:
+    """Whether one of the findings says that a process overwrote what may be its own or the engine's."""
+    return any(finding["code"] in _DAMAGE for finding in findings)
+
+
 @dataclass(frozen=True, slots=True)
 class RunReply:
     """One forward call.
@@ -78,10 +86,7 @@ class RunReply:
     def damaged(self) -> bool:
         """Whether memory was written that is nobody's to write: what else was overwritten, and so what the same process
         answers next, cannot be known."""
-        return any(finding["code"] in _DAMAGE for finding in self.findings)
-
-
-_DAMAGE = ("shared-out-of-bounds", "out-of-bounds-write")
+        return is_damage(self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,8 @@ def described(phase: Phase, reply: Mapping[str, Any], device: torch.device, limi
     reason = reply.get("reason")
     message = text(reply.get("message"))
     exception = text(reply.get("exception"), 100) or None
-    found = {finding["code"]: finding["message"] for finding in checked_findings(reply.get("findings"))}
+    findings = checked_findings(reply.get("findings"))
+    found = {finding["code"]: finding["message"] for finding in findings}
     broke_off = next((code for code in BROKE_OFF if code in found), None) if phase != "load" else None
     kind: Kind
     if broke_off is not None:
@@ -183,7 +189,7 @@ def described(phase: Phase, reply: Mapping[str, Any], device: torch.device, limi
     else:
         kind = "runtime_error"
         reason = reason if reason in RUN_REASONS else "exception"
-    return ChildFailure(kind, reason, message, phase, exception=exception, alive=True)
+    return ChildFailure(kind, reason, message, phase, exception=exception, alive=not is_damage(findings))
 
 
 def device_memory(device: torch.device, limits: Limits) -> tuple[Kind, str]:

@@ -39,6 +39,7 @@ from .replies import (
     checked_values,
     described,
     fault_of,
+    is_damage,
 )
 from .wire import DTYPE_NAMES, UnsupportedValueError, encode_value, parse_object
 
@@ -420,12 +421,16 @@ class ChildSession:
             fds = [*self._given.descriptors(), *self._taken.descriptors()]
             reply = self._call("run", message, fds, self.limits.run_s if limit_s is None else limit_s)
             seconds = time.monotonic() - started
-            fault = fault_of(reply, "run")
-            if fault is not None:
-                raise fault
-            aliases = checked_outputs(reply, outputs, "run")
-            copies = checked_values(taken.copies(), "run")
             findings = list(checked_findings(reply.get("findings")))
+            try:
+                fault = fault_of(reply, "run")
+                if fault is not None:
+                    raise fault
+                aliases = checked_outputs(reply, outputs, "run")
+                copies = checked_values(taken.copies(), "run")
+            except ChildFailure as failure:
+                failure.alive &= not is_damage(findings)
+                raise
             if any(aliases):
                 findings.append({"code": "output-aliases-input", "message": "an output is an input's own memory"})
             if not (given.guards_intact() and taken.guards_intact()):

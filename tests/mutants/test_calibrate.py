@@ -545,5 +545,5 @@ def test_a_race_at_an_entry_that_was_asked_for_it_because_of_another_is_replayed
     assert max(shapes.values()) > 1  # one entry of a shape asks for it in any case
     where = {"problems": [tmp_path / "problems"], "substrates": tmp_path / "kernels", "device": "cpu"}
     shape = shapes.most_common(1)[0][0]
-    last = [uid for uid, recipe in rows if json.dumps(json.loads(recipe).get("constants")) == shape][:2]
-    assert [run_replay(mutant, uid, matrix=how.matrix_path, **where) for uid in last] == [0, 0]
+    two = [uid for uid, recipe in rows if json.dumps(json.loads(recipe).get("constants")) == shape][:2]
+    assert [run_replay(mutant, uid, matrix=how.matrix_path, **where) for uid in two] == [0, 0]

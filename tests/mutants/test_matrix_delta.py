@@ -65,6 +65,17 @@ def test_a_delta_is_read_like_a_matrix_and_leaves_nothing_behind(tmp_path: Path)
         assert json.loads(shown.stdout)["matrix"] == str(of_it)
 
 
+def test_a_delta_that_measured_the_same_twice_does_not_say_what_is_newer(tmp_path: Path) -> None:
+    small = SmallMatrix(tmp_path / "a.sqlite")
+    fill(small, variant="strict")
+    newer = small.matrix.add_environment({"kernelward": "newer"})
+    (mutant, *_), (entry, *_) = small.mutants, small.entries
+    small.matrix.put_cells([Cell(mutant, entry, newer, "strict", 3, "pass", (0.0, 0.0), 0.0, 0.25)])
+    small.matrix.export_delta(tmp_path / "a.delta")
+    with pytest.raises(InputError, match="does not say which are newer"), open_measured(tmp_path / "a.delta"):
+        pass
+
+
 def test_what_is_neither_a_matrix_nor_a_delta_is_said_to_be_so(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no such thing")
     with pytest.raises(InputError, match=r"text: not a kill matrix"), open_measured(tmp_path / "text"):

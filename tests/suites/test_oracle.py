@@ -82,6 +82,20 @@ def test_explicit_casts_and_float32_constants_do_not_coarsen_the_truth(forward: 
         ("self.h = [torch.zeros(33)]", "self.h[0].add_(a.sum(0) / 3); return self.h[0] + 1"),
         ("self.h = {'0': torch.zeros(33)}; self.g = self.h['0']", "self.g.add_(a.sum(0) / 3); return self.h['0'] + 1"),
         ("self.register_buffer('h', torch.zeros(33))", "self.h.copy_(a.sum(0) / 3); return self.h + 1"),
+        (
+            "self.register_buffer('h', torch.zeros(33)); self.g = [self.h]",
+            "self.g[0].add_(a.sum(0) / 3); return self.h + 1",
+        ),
+        ("self.h = torch.zeros(2, 33); self.g = self.h[1]", "self.h[1:].add_(a.sum(0) / 3); return self.g + 1"),
+        (
+            "self.h = __import__('types').SimpleNamespace(x=torch.zeros(33))",
+            "self.h.x.add_(a.sum(0) / 3); return self.h.x + 1",
+        ),
+        (
+            "self.h = {'0': torch.zeros(33)}; self.l = nn.Identity(); self.l.h = self.h",
+            "self.h['0'] = a.sum(0) / 3; return self.l.h['0'] + 1",
+        ),
+        ("self.h = [torch.zeros(33)]; self.h.append(self.h)", "self.h[0].add_(a.sum(0) / 3); return self.h[0] + 1"),
     ],
 )
 def test_state_that_a_model_keeps_outside_of_its_parameters_does_not_coarsen_the_truth(init: str, forward: str) -> None:
@@ -89,7 +103,8 @@ def test_state_that_a_model_keeps_outside_of_its_parameters_does_not_coarsen_the
     truth = compute_truth(drawn)
     assert normalised_error(truth.outputs[0], drawn.inputs[0].double().sum(0) / 3 + 1) < 1e-14
     assert truth.output_dtypes == (torch.float32,)
-    assert fan_in(drawn, reference_outputs(drawn)) == (4,)
+    if "self.g = self.h[1]" not in init:  # autograd refuses what is written through one view and read through another
+        assert fan_in(drawn, reference_outputs(drawn)) == (4,)
 
 
 @pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
@@ -289,6 +304,12 @@ def test_steps_cover_the_batch_once(batch: int, pieces: int) -> None:
         ("return torch.cumsum(a, 1)", "[torch.rand(4, 33)]", "pass", 33),  # only the last element needs all
         ("return torch.argmax(a, 1)", "[torch.rand(4, 33)]", "pass", 1),
         ("return (a * self.s).sum(1)", "[torch.rand(4, 33)]", "self.s = torch.rand(33)", 33),  # no parameter
+        (
+            "return (a * self.s[0]).sum(1)",
+            "[torch.rand(4, 33)]",
+            "self.p = nn.Parameter(torch.rand(33)); self.s = [self.p]",
+            66,
+        ),
         ("a.mul_(2); return a.float().sum()", "[torch.rand(4, 33)]", "pass", 132),
         ("return self.e(a).sum(1)", "[torch.randint(0, 50, (4, 7))]", "self.e = nn.Embedding(50, 3)", 7),
     ],

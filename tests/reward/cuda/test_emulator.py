@@ -284,10 +284,9 @@ def test_a_write_past_shared_arrays_is_found(build: Any) -> None:
 
 
 @pytest.mark.parametrize("scope", ["block", "namespace"])
-@pytest.mark.parametrize("first", [-2048, -300, -8, 8, 300, 2048])
-@pytest.mark.parametrize("variant", [PLAIN_VARIANT, STRICT_VARIANTS[0], RACE_VARIANT], ids=["plain", "strict", "races"])
+@pytest.mark.parametrize("store", ["at[i] = 3", "atomicExch(&at[i], 3.0f)"], ids=["plain", "atomic"])
 def test_whoever_overruns_a_shared_array_by_kilobytes_overwrites_nothing_else(
-    build: Any, variant: Variant, first: int, scope: str
+    build: Any, scope: str, store: str
 ) -> None:
     """Another variable of the candidate's, the runtime's own state and torch's functions are what they were."""
     shared = "__shared__ float tile[256];"
@@ -300,7 +299,7 @@ __global__ void k(const float* x, float* y) {{
     {inside}
     float* volatile moved = tile;  // gcc takes the index into an array for one of its elements
     float* at = moved + (int)x[0];
-    for (int i = threadIdx.x; i < 256; i += 64) at[i] = 3;
+    for (int i = threadIdx.x; i < 256; i += 64) {store};
     __syncthreads();
     y[threadIdx.x] = at[threadIdx.x];
 }}
@@ -310,14 +309,61 @@ torch::Tensor g(torch::Tensor x) {{
     return y;
 }}"""
     module = build(host(kernel, "k<<<2, 64>>>(X_PTR, Y_PTR)", "torch::empty({64}, x.options())"), ("f", "g"))
-    module.configure(variant)
-    module.f(torch.tensor([float(first)]))
-    seen = variant == RACE_VARIANT or (variant != PLAIN_VARIANT and abs(first) == 8)  # the others jump over the zones
-    assert codes(module) - {"race"} == ({"shared-out-of-bounds"} if seen else set())
-    module.configure(variant)
-    assert torch.equal(module.g(torch.ones(4)), torch.full((4,), 12.0))
-    assert torch.equal(module.f(torch.zeros(1)), torch.full((64,), 3.0))
-    assert not codes(module)
+    for variant in (PLAIN_VARIANT, STRICT_VARIANTS[0], RACE_VARIANT):
+        for first in (-2048, -300, -8, 8, 300, 2048):
+            module.configure(variant)
+            module.f(torch.tensor([float(first)]))
+            # the schedules see the guard zones alone
+            seen = variant == RACE_VARIANT or (variant != PLAIN_VARIANT and abs(first) == 8)
+            assert codes(module) - {"race"} == ({"shared-out-of-bounds"} if seen else set()), (variant, first)
+            module.configure(variant)
+            assert torch.equal(module.g(torch.ones(4)), torch.full((4,), 12.0)), (variant, first)
+            assert torch.equal(module.f(torch.zeros(1)), torch.full((64,), 3.0))
+            assert not codes(module)
+
+
+@pytest.mark.parametrize("alignment", [16, 64, 128, 1024])
+@pytest.mark.parametrize("scope", ["block", "namespace"])
+def test_an_aligned_shared_array_may_have_all_48_kib_and_is_guarded_on_both_sides(
+    build: Any, alignment: int, scope: str
+) -> None:
+    shared = f"alignas({alignment}) __shared__ float tile[12288];"
+    outside, inside = (shared, "") if scope == "namespace" else ("", shared)
+    kernel = f"""{outside}
+__global__ void k(const float* x, float* y) {{
+    {inside}
+    float* volatile moved = tile;
+    for (int i = threadIdx.x; i < 12288; i += 64) tile[i] = (float)((size_t)moved % {alignment});
+    __syncthreads();
+    y[threadIdx.x] = tile[threadIdx.x];
+    if (threadIdx.x == 0) moved[(int)x[0]] = 7;
+}}"""
+    module = build(host(kernel, "k<<<1, 64>>>(X_PTR, Y_PTR)"))
+    for variant in (PLAIN_VARIANT, STRICT_VARIANTS[0], RACE_VARIANT):
+        for at, found in (
+            (0, set()),
+            (12287, set()),
+            (-1, {"shared-out-of-bounds"}),
+            (12288, {"shared-out-of-bounds"}),
+        ):
+            module.configure(variant)
+            assert torch.equal(module.f(torch.tensor([float(at)])), torch.zeros(64))
+            assert codes(module) - {"race"} == (found if variant != PLAIN_VARIANT else set()), (variant, at)
+
+
+def test_who_reads_beside_a_shared_array_reads_no_number(build: Any) -> None:
+    kernel = """__global__ void k(const float* x, float* y) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = 1;
+    __syncthreads();
+    float* volatile moved = tile;
+    y[threadIdx.x] = moved[threadIdx.x + (int)x[0]];
+}"""
+    module = build(host(kernel, "k<<<1, 64>>>(X_PTR, Y_PTR)"))
+    module.configure(STRICT_VARIANTS[0])
+    assert int(module.f(torch.tensor([1.0])).isnan().sum()) == 1
+    module.configure(STRICT_VARIANTS[0])
+    assert not module.f(torch.tensor([0.0])).isnan().any()
 
 
 def test_unwritten_shared_memory_outputs_and_locals_are_poison(build: Any) -> None:

@@ -226,6 +226,7 @@ void race_fence() {
 }
 void race_atomic(const void* address, size_t bytes, void* pc) {
   if (ignored(uintptr_t(address))) return;
+  look_beside_arrays(uintptr_t(address), pc);
   settle();
   Access now = access_now(pc);
   now.atomic = true;

@@ -340,7 +340,7 @@ KW_UNTRACKED void atomic_access(const volatile void* address, size_t bytes) {
 // ---- shared memory
 
 static void poison(void* p, size_t n) { std::memset(p, poison_byte(), n); }
-static constexpr unsigned char kCanary = 0xA5;
+static constexpr unsigned char kCanary = 0xFF;  // who reads it reads NaN
 
 void enter_shared(SharedArea& area, unsigned char* body, size_t bytes, const char* name) {
   if (!rt.inside) return;  // host code that names a shared variable

@@ -67,7 +67,7 @@ void* dynamic_shared();
 size_t dynamic_shared_bytes();
 
 constexpr size_t kGuard = 64;
-constexpr size_t kRoom = 8192 + 320;
+constexpr size_t kRoom = 8192 + 320;  // the 320 keep arrays from lying at the same offset within their pages
 // A static __shared__ declaration between two guard zones. The first thread of a block that reaches it poisons it.
 struct SharedArea {
   uint64_t block = 0;  // serial number of the block that last entered
@@ -80,16 +80,18 @@ struct SharedArea {
 template <class Body> struct SharedBlock {
   SharedArea kw_area;
   unsigned char kw_before[kRoom];
-  alignas(64) unsigned char kw_head[kGuard];
+  alignas(kGuard) alignas(Body) unsigned char kw_head[alignof(Body) > kGuard ? alignof(Body) : kGuard];
   Body kw_body;
   unsigned char kw_tail[kGuard];
   unsigned char kw_after[kRoom];
+
+  unsigned char* kw_first() { return kw_head + sizeof kw_head; }
+  size_t kw_bytes() { return size_t(kw_tail - kw_first()); }
 };
 void enter_shared(SharedArea& area, unsigned char* body, size_t bytes, const char* name);
 extern uint64_t block_serial;
 template <class Body> KW_UNTRACKED inline void shared(SharedBlock<Body>& block, const char* name) {
-  if (block.kw_area.block != block_serial)
-    enter_shared(block.kw_area, block.kw_head + kGuard, size_t(block.kw_tail - block.kw_head) - kGuard, name);
+  if (block.kw_area.block != block_serial) enter_shared(block.kw_area, block.kw_first(), block.kw_bytes(), name);
 }
 struct SharedGlobal {  // a __shared__ declaration at namespace scope
   SharedArea* area;
@@ -98,7 +100,7 @@ struct SharedGlobal {  // a __shared__ declaration at namespace scope
   const char* name;
   template <class Body>
   SharedGlobal(SharedBlock<Body>& b, const char* s)
-      : area(&b.kw_area), body(b.kw_head + kGuard), bytes(size_t(b.kw_tail - b.kw_head) - kGuard), name(s) { add(); }
+      : area(&b.kw_area), body(b.kw_first()), bytes(b.kw_bytes()), name(s) { add(); }
   void add();
 };
 template <class T> struct DynamicShared {  // extern __shared__ at namespace scope
