@@ -104,7 +104,7 @@ class Sequential:
     """One thread, one accumulator, from the first term to the last.
 
     Args:
-        convolutions: how many a run has.
+        convolutions: how many layers of the model are convolutions.
     """
 
     def __init__(self, convolutions: int = 1) -> None:
