@@ -189,6 +189,9 @@ class ModelNew(torch.nn.Module):
 """
 
 
+JUMPING = "{ __shared__ float s[32]; float* volatile p = s; p[100 + threadIdx.x] = x[i]; atomicAdd(y, x[i]); }"
+
+
 @pytest.mark.parametrize(
     ("add", "known", "expected"),
     [
@@ -196,8 +199,9 @@ class ModelNew(torch.nn.Module):
         ("y[0] += x[i];", Known(races=True), ["race", "race", "race"]),
         ("atomicAdd(y, x[i]);", None, ["pass", "pass", "pass"]),
         ("atomicAdd(y, x[i]);", Known(races=True), ["pass", "pass", "pass"]),
+        (JUMPING, None, ["pass", "crash", "crash"]),  # the race check alone sees it
     ],
-    ids=["racing", "racing, as is known", "atomic", "atomic, said to race"],
+    ids=["racing", "racing, as is known", "atomic", "atomic, said to race", "writing beyond a guard zone"],
 )
 def test_once_a_race_is_seen_every_later_entry_is_asked_for_it(
     running: Evaluator, add: str, known: Known | None, expected: list[str]
