@@ -304,3 +304,15 @@ def test_ten_thousand_mutants_make_a_small_page_that_opens_fast(tmp_path: Path) 
         ready = re.search(r'data-ready="(\d+)"', in_chromium(out, tmp_path / "profile"))
         assert ready is not None
         assert int(ready[1]) < 10_000  # milliseconds; about 600 on a busy machine
+
+
+def test_a_history_beside_a_delta_is_another_machine_s(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Reported(tmp_path / "m.sqlite", problem="relu")
+    made.matrix.export_delta(tmp_path / "m.delta")
+    made.matrix.close()
+    (tmp_path / "history.jsonl").write_text(history_line(0, 30) + "\n" + history_line(50, 39) + "\n")
+    pages = []
+    for source in ("m.sqlite", "m.delta"):
+        assert run_report(ReportOptions(tmp_path / source, tmp_path / "report.html")) == 0
+        pages.append("points" in capsys.readouterr().out)
+    assert pages == [True, False]
