@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .binding import Extension
-from .emulator_build import Toolchain
+from .emulator_build import Toolchain, emulated_flags
 from .emulator_memory import GuardedMemory
 from .emulator_translate import Unit, translate
 from .frontend import ExtensionSource
@@ -209,11 +209,8 @@ class EmulatedModule:
             CompileFailure: the code is not valid. Unsupported: it needs a GPU.
         """
         unit = translate(source)
-        defines = tuple(
-            f for f in (*source.flags.cflags, *source.flags.cuda_cflags) if f.startswith("-D") and len(f) < 200
-        )
-
-        return cls(unit, EmulatedExtension(toolchain.build(unit, directory, defines)))
+        flags = emulated_flags([*source.flags.cflags, *source.flags.cuda_cflags])
+        return cls(unit, EmulatedExtension(toolchain.build(unit, directory, flags)))
 
     def configure(self, variant: Variant) -> None:
         """Take the variant of the next calls."""

@@ -4,6 +4,7 @@ A toolchain folder holds the precompiled header and the runtime's objects. It is
 (about 10 s) by a trusted process; candidates' processes only read it and write their libraries elsewhere.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -12,7 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +22,17 @@ from ..sandbox.engine import CompileFailure
 from .emulator_translate import Unit
 
 INCLUDE = Path(__file__).parent / "include"
-_RUNTIME = ("host.cpp", "ops.cpp", "emu/runtime.cpp", "emu/api.cpp", "emu/races.cpp", "emu/timed.cpp", "emu/calls.cpp")
+_RUNTIME = (
+    "host.cpp",
+    "ops.cpp",
+    "emu/runtime.cpp",
+    "emu/api.cpp",
+    "emu/accesses.cpp",
+    "emu/races.cpp",
+    "emu/timed.cpp",
+    "emu/calls.cpp",
+)
+_HOOKED = "emu/accesses.cpp"
 _HEADER = "kernelward/torch.h"
 _PREFIX = "prefix.h"
 _OBJECTS, _HEADERS = "objects", "headers"
@@ -76,9 +87,73 @@ _WATCHED = (
     "--param=tsan-instrument-func-entry-exit=0",
     "-fno-reorder-blocks",
     "-fno-guess-branch-probability",
+    "-fno-thread-jumps",
 )
 """Every access to memory calls our runtime (ThreadSanitizer's instrumentation): the race check and the schedule that
 stands in for a GPU need to know; the latter also which code comes first. Costs less than a second compilation would."""
+
+_HOOKS = ("-DKW_OWN_HOOKS", "-fipa-ra")
+"""What is called is ours and changes no register, and the compiler is told so (`emu/hooks.h`)."""
+
+_BOUND = ("-fPIE", "-mno-direct-extern-access")
+"""Instead of `-fPIC`: what is called is for certain what is defined here, or its registers would not be looked at. Data
+of other libraries is reached as in a library."""
+
+_REGISTERS = ("-mgeneral-regs-only", "-fno-tree-loop-distribute-patterns")
+"""For what the hooks jump to; the second keeps loops from becoming calls of the C library."""
+
+_PROBE = """
+extern "C" __attribute__((noinline, no_reorder, no_sanitize("thread"))) void __builtin___tsan_read4(void*) {
+  asm volatile("jmp kw__tsan_read4");
+}
+asm(".globl kw__tsan_read4\\n.hidden kw__tsan_read4\\nkw__tsan_read4: ret");
+extern "C" __attribute__((visibility("default"))) float kw_sum(const float* a, int n) {
+  float sum = 0;
+  for (int i = 0; i < n; i++) sum += a[i];
+  return sum;
+}
+#include <stdexcept>
+extern "C" __attribute__((visibility("default"))) void kw_throw() { throw std::runtime_error(""); }
+"""
+
+
+@cache
+def _own_hooks() -> bool:
+    """Whether this compiler lets us define what it calls before an access (seen: GCC 12 on x86-64).
+
+    Tried once per machine and compiler: half a second.
+
+    Raises:
+        ToolchainError: it could not be tried.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    steps = (
+        [*_flags(), *_WATCHED, *_HOOKS, *_BOUND, "-c", "probe.cpp", "-o", "probe.o"],
+        [*_linker_flags(), "probe.o", "-o", "probe.so"],
+    )
+    kept = default_folder() / f"hooks-{hashlib.sha256(f'{_version()} {steps} {_PROBE}'.encode()).hexdigest()[:16]}"
+    if kept.exists():
+        return True
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            (Path(work) / "probe.cpp").write_text(_PROBE)
+            environment = {**os.environ, "TMPDIR": work}
+            for step in steps:
+                command = [compiler(), *step]
+                if subprocess.run(command, cwd=work, env=environment, capture_output=True, check=False).returncode:
+                    return False  # not kept: it may have been a full disk
+        with contextlib.suppress(OSError):
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            kept.touch()
+    except OSError as error:
+        raise ToolchainError(f"the compiler could not be tried: {error}") from error
+    return True
+
+
+def _watched() -> tuple[str, ...]:
+    """Flags of candidates' code beside those of all code."""
+    return (*_WATCHED, *_HOOKS, *_BOUND) if _own_hooks() else _WATCHED
 
 
 @cache
@@ -86,6 +161,8 @@ def _flags() -> tuple[str, ...]:
     return (
         "-std=gnu++17",
         "-O1",
+        "-fcaller-saves",
+        "-fexpensive-optimizations",
         "-g1",
         "-gdwarf-4",
         "-femit-struct-debug-baseonly",
@@ -105,6 +182,13 @@ def _flags() -> tuple[str, ...]:
     )
 
 
+def emulated_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    """What the emulator takes of a candidate's compiler flags: macros, and whether products and sums may be fused."""
+    taken = [flag for flag in flags if flag.startswith("-D") and len(flag) < 200]
+    fused = [flag for flag in flags if re.fullmatch(r"-?-fmad=(true|false)", flag)]
+    return (*taken, "-ffp-contract=off") if fused and fused[-1].endswith("false") else tuple(taken)
+
+
 @cache
 def _linker_flags() -> tuple[str, ...]:
     faster = ("-fuse-ld=gold",) if shutil.which("ld.gold") else ()
@@ -112,11 +196,15 @@ def _linker_flags() -> tuple[str, ...]:
 
 
 @cache
+def _version() -> str:
+    return subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@cache
 def _fingerprint() -> str:
     """Hash of our headers and the compiler: names the toolchain's folder."""
     digest = hashlib.sha256()
-    version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=False).stdout
-    digest.update(version.encode() + " ".join((*_flags(), *_WATCHED)).encode())
+    digest.update(_version().encode() + " ".join((*_flags(), *_watched(), *_REGISTERS)).encode())
     for path in sorted((INCLUDE / "kernelward").rglob("*")):
         if path.is_file():
             digest.update(path.name.encode() + path.read_bytes())
@@ -187,7 +275,7 @@ class Toolchain:
             command = [
                 compiler(),
                 *_flags(),
-                *_WATCHED,
+                *_watched(),
                 *defines,
                 "-include",
                 str(self.folder / _HEADERS / _PREFIX),
@@ -201,13 +289,35 @@ class Toolchain:
                 str(Path(work) / "extension.o"),
             ]
             _compile(command, Path(work))
-            link = [compiler(), *_linker_flags(), "-o", str(library)]
             objects = sorted(str(path) for path in (self.folder / _OBJECTS).glob("*.o"))
-            _compile([*link, str(Path(work) / "extension.o"), *objects], Path(work))
+            link = [compiler(), *_linker_flags(), "-o", str(library), str(Path(work) / "extension.o"), *objects]
+            if not _own_hooks():
+                _compile(link, Path(work))
+            elif not _linked(link, library, Path(work)):
+                _compile([*command, "-fPIC"], Path(work))
+                _compile(link, Path(work))
             number = len(list(directory.glob("extension-*.so")))
             target = directory / f"extension-{number}-{os.getpid()}.so"
             library.replace(target)
         return target
+
+
+def _linked(link: Sequence[str], library: Path, work: Path) -> bool:
+    """Link what was compiled like a program's code; False where a library cannot hold it.
+
+    That is so with variables of a thread: with its own the linker refuses, with those of another library (which
+    `std::call_once` uses) the loader may find no room.
+    """
+    try:
+        _compile(link, work)
+    except CompileFailure as failure:
+        if failure.reason != "compile":
+            raise
+        return False
+    return (
+        b"STATIC_TLS"
+        not in subprocess.run(["readelf", "--dynamic", str(library)], capture_output=True, check=False).stdout
+    )
 
 
 def _compile(command: Sequence[str], work: Path) -> None:
@@ -256,12 +366,14 @@ def _make(folder: Path, part: str) -> None:
                 target, source = work / (Path(name).stem + ".o"), INCLUDE / "kernelward" / name
                 # Without debug information of ours a library is linked in half the time.
                 flags = [flag for flag in _flags() if flag != "-O1" and not flag.startswith("-g")]
+                if _own_hooks():
+                    flags += [*_HOOKS, *(_REGISTERS if name == _HOOKED else ())]
                 jobs.append([*flags, "-O2", "-I", str(INCLUDE), "-c", str(source), "-o", str(target)])
         else:
             header = work / _PREFIX
             header.write_text(f'#include "{INCLUDE / _HEADER}"\n')
             jobs.append(
-                [*_flags(), *_WATCHED, "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]
+                [*_flags(), *_watched(), "-I", str(INCLUDE), "-x", "c++-header", str(header), "-o", f"{header}.gch"]
             )
         for job in jobs:
             done = subprocess.run([compiler(), *job], capture_output=True, text=True, check=False)

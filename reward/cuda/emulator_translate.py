@@ -18,6 +18,7 @@ _LOCAL = re.compile(r"[\w.-]+(?:/[\w.-]+)*")
 _OPEN, _CLOSE = "([{", ")]}"
 _PAIR = dict(zip(_CLOSE, _OPEN, strict=True))
 
+_NOINLINE = re.compile(r"(?<![(,\w])(?<![(,]\s)__noinline__\b")
 _PRAGMA = re.compile(r"^[ \t]*#[ \t]*pragma\b(?:\\\n|[^\n])*", re.MULTILINE)
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b")
 _SHARED = re.compile(r"\b__shared__\b")
@@ -300,6 +301,8 @@ def translate_text(text: str, prefix: str, headers: Sequence[str] = ()) -> str:
         raise Unsupported("inline-assembly", f"line {line}: inline PTX cannot be emulated; it needs a GPU")
     edits = edit_includes(text, code, set(headers))
     edits += [Edit(m.start(), m.end()) for m in _PRAGMA.finditer(code) if "once" not in m.group()]
+    # CUDA's keyword; a macro would break `__attribute__((__noinline__))`, which the standard library has
+    edits += [Edit(m.start(), m.end(), "__attribute__((noinline))") for m in _NOINLINE.finditer(code)]
     edits += _edit_shared(text, code, prefix)
     edits += _edit_launches(text, code)
     return apply_edits(text, edits)

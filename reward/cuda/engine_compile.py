@@ -20,7 +20,7 @@ from ..sandbox.engine import CompileFailure, LoadContext, TorchEngine, load_modu
 from .builder import Builder
 from .compiled_code import code_hash
 from .device_code import INCLUDE_DIR, instantiations
-from .emulator_build import Toolchain, ToolchainError, default_folder
+from .emulator_build import Toolchain, ToolchainError, default_folder, emulated_flags
 from .emulator_translate import translate
 from .engine_gpu import gpu_host_compiler
 from .frontend import ExtensionSource, RecordedModule, Unsupported, intercepted
@@ -167,9 +167,8 @@ class CompileEngine(TorchEngine):
         flags = (*extension.flags.cflags, *extension.flags.cuda_cflags)
         key = _digest(unit.text, *flags)
         if key not in self._parts:
-            defines = tuple(flag for flag in flags if flag.startswith("-D") and len(flag) < 200)
             try:
-                library = self._toolchain.build(unit, directory, defines)
+                library = self._toolchain.build(unit, directory, emulated_flags(flags))
             except ToolchainError as error:
                 raise Unsupported("toolchain", str(error)) from None
             self._parts[key] = code_hash(library.read_bytes())

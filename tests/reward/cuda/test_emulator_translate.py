@@ -364,3 +364,10 @@ def test_only_the_errors_of_a_compiler_are_told(toolchain: Toolchain, tmp_path: 
         make(toolchain, tmp_path, HEAD + warned)
     assert "warning" not in str(caught.value)
     assert "return 2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("code", ["__device__ __noinline__ int f();", "__noinline__ __device__ int f();"])
+def test_cudas_keyword_noinline_is_an_attribute(code: str) -> None:
+    assert "__attribute__((noinline))" in translate_text(code, "")
+    for given in ("__attribute__((__noinline__)) int f();", "__attribute__((cold, __noinline__)) int f();"):
+        assert translate_text(given, "") == given

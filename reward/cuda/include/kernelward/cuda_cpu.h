@@ -1,5 +1,7 @@
 // CUDA on a CPU: types, built-in variables, device functions and the runtime API, over fibers (emu/runtime.cpp).
 #pragma once
+#include "kernelward/emu/hooks.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 // Candidates' code calls a hook before each access to memory, for the race check and the timed schedule. Under the other
-// schedules that is most of what a loop over an array costs, so there each call is overwritten by a no-op when it is met.
+// schedules, and in kernels without shared memory under the timed one, that is most of what a loop over an array costs: each
+// call is overwritten by a no-op when it is met.
 #include <sys/mman.h>
 
 #include <algorithm>

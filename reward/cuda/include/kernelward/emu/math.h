@@ -66,16 +66,17 @@ inline float erfinvf(float y) { return float(erfinv(double(y))); }
 
 inline float fdividef(float a, float b) { return a / b; }
 inline float __fdividef(float a, float b) { return a / b; }
+// Never part of a fused multiply-add: neither what goes into a sum nor what comes out of a product.
 #define KW_ROUNDED(SUFFIX)                                                                \
-  inline float __fadd_##SUFFIX(float a, float b) { volatile float r = a + b; return r; }  \
-  inline float __fsub_##SUFFIX(float a, float b) { volatile float r = a - b; return r; }  \
+  inline float __fadd_##SUFFIX(float a, float b) { volatile float p = a, q = b; return p + q; } \
+  inline float __fsub_##SUFFIX(float a, float b) { volatile float p = a, q = b; return p - q; } \
   inline float __fmul_##SUFFIX(float a, float b) { volatile float r = a * b; return r; }  \
   inline float __fdiv_##SUFFIX(float a, float b) { return a / b; }                        \
   inline float __frcp_##SUFFIX(float a) { return 1.0f / a; }                              \
   inline float __fsqrt_##SUFFIX(float a) { return sqrtf(a); }                             \
   inline float __fmaf_##SUFFIX(float a, float b, float c) { return fmaf(a, b, c); }       \
-  inline double __dadd_##SUFFIX(double a, double b) { volatile double r = a + b; return r; } \
-  inline double __dsub_##SUFFIX(double a, double b) { volatile double r = a - b; return r; } \
+  inline double __dadd_##SUFFIX(double a, double b) { volatile double p = a, q = b; return p + q; } \
+  inline double __dsub_##SUFFIX(double a, double b) { volatile double p = a, q = b; return p - q; } \
   inline double __dmul_##SUFFIX(double a, double b) { volatile double r = a * b; return r; } \
   inline double __ddiv_##SUFFIX(double a, double b) { return a / b; }                     \
   inline double __fma_##SUFFIX(double a, double b, double c) { return fma(a, b, c); }

@@ -77,6 +77,32 @@ kw_switch:
 #error "the CPU emulator switches fibers on x86-64 and aarch64 only"
 #endif
 
+// Calls what may use vector registers from a hook, which may not (registers.h). Here and not beside the hooks, which are
+// compiled as if the processor had none. The compiler may leave out the alignment of the stack around a call to what it
+// knows not to need it (-fipa-stack-alignment).
+#ifdef KW_OWN_HOOKS
+#ifdef __AVX__
+#define KW_SAVE(N) "vmovaps %ymm" #N "," #N "*32(%rsp)\n"
+#define KW_RESTORE(N) "vmovaps " #N "*32(%rsp),%ymm" #N "\n"
+#else
+#define KW_SAVE(N) "movaps %xmm" #N "," #N "*32(%rsp)\n"
+#define KW_RESTORE(N) "movaps " #N "*32(%rsp),%xmm" #N "\n"
+#endif
+#define KW_EACH_VECTOR(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5) DO(6) DO(7) DO(8) DO(9) DO(10) DO(11) DO(12) DO(13) DO(14) DO(15)
+asm(".text\n"
+    ".hidden kw_keeping_vectors\n"
+    ".globl kw_keeping_vectors\n"
+    ".type kw_keeping_vectors,@function\n"
+    "kw_keeping_vectors:\n"
+    "pushq %rbp\n"
+    "movq %rsp,%rbp\n"
+    "subq $512,%rsp\n"
+    "andq $-32,%rsp\n" KW_EACH_VECTOR(KW_SAVE) "call *%rsi\n" KW_EACH_VECTOR(KW_RESTORE)
+    "leave\n"
+    "ret\n"
+    ".size kw_keeping_vectors,.-kw_keeping_vectors\n");
+#endif
+
 namespace kw {
 namespace emu {
 
@@ -154,7 +180,7 @@ static void fetch(int position) {
   for (int line = 0; line < 4; line++) __builtin_prefetch(stack + 64 * line);
 }
 
-// Where a suspended thread of a sweep hands over to: the next one that can run, or the scheduler.
+// Where a suspended thread of a sweep or a step hands over to: the next one that can run, or the scheduler.
 static void* successor() {
   while (rt.at + 1 < rt.end) {
     int t = rt.order[++rt.at];
@@ -162,6 +188,8 @@ static void* successor() {
     fetch(rt.at + 2);
     return rt.fiber_of[t]->sp;
   }
+  if (watch == Watch::kTime)
+    if (Fiber* f = timed_next()) return f->sp;
   return rt.main_sp;
 }
 
@@ -339,6 +367,8 @@ KW_UNTRACKED void atomic_access(const volatile void* address, size_t bytes) {
 
 // ---- shared memory
 
+static const char* const kUnseen = "the code cannot be written: accesses would go unseen";
+
 static void poison(void* p, size_t n) { std::memset(p, poison_byte(), n); }
 static constexpr unsigned char kCanary = 0xFF;  // who reads it reads NaN
 
@@ -349,6 +379,12 @@ void enter_shared(SharedArea& area, unsigned char* body, size_t bytes, const cha
   area.name = name;
   area.body = body;
   rt.areas.push_back(&area);
+  if (!rt.entered && watch == Watch::kTime && !see_calls(true)) {
+    rt.sticky_error = 719;
+    rt.error_message = kUnseen;
+    note("unsupported", rt.error_message + where());
+  }
+  rt.entered = true;
   if (rt.variant.poison >= 0) {
     std::memset(body - kGuard, kCanary, kGuard);
     std::memset(body + bytes, kCanary, kGuard);
@@ -667,9 +703,10 @@ void run_grid(const Config& c, const char* name, const void* function, void (*bo
     start = draw() % blocks;
     do step = 1 + draw() % (blocks - 1); while (gcd(step, blocks) != 1);
   }
-  if (!see_calls(rt.variant.races || rt.variant.order == kTimed)) {
+  rt.entered = false;
+  if (!see_calls(rt.variant.races || (rt.variant.order == kTimed && rt.dynamic_bytes > 0))) {
     rt.sticky_error = 719;
-    rt.error_message = "the code cannot be written: accesses would go unseen";
+    rt.error_message = kUnseen;
     note("unsupported", rt.error_message + where());
   }
   for (auto& range : rt.host_pages) mprotect(range.first, range.second, PROT_NONE);

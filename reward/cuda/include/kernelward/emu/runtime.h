@@ -10,8 +10,9 @@
 
 typedef struct CUstream_st* cudaStream_t;
 
-extern uint3 threadIdx, blockIdx;
-extern dim3 blockDim, gridDim;
+#define KW_OURS __attribute__((visibility("hidden")))  // defined in the same library: no table lies between
+extern KW_OURS uint3 threadIdx, blockIdx;
+extern KW_OURS dim3 blockDim, gridDim;
 constexpr int warpSize = 32;
 
 #define KW_UNTRACKED __attribute__((no_sanitize("thread")))

@@ -10,7 +10,10 @@ namespace kw {
 namespace emu {
 
 constexpr int kMaxThreads = 1024, kMaxWarps = 32;
-constexpr size_t kStack = 128 * 1024, kPage = 4096, kScratch = 16384;
+constexpr size_t kPage = 4096, kScratch = 16384;
+// 128 KiB and a guard page. At a power of two from each other all stacks compete for the same few entries of the
+// processor's table of pages: a fifth to a third of the time of kernels whose threads switch at barriers.
+constexpr size_t kStack = 32 * kPage + kPage;
 constexpr size_t kMaxDynamicShared = 232448, kDefaultShared = 49152;
 
 enum Order : int { kAscending = 0, kReversed = 1, kRandomThreads = 2, kRandomWarps = 3, kGreedyWarp = 4, kGreedyReversed = 5, kTimed = 6 };
@@ -72,6 +75,7 @@ struct Runtime {
   int at = 0, end = 0;  // positions of a sweep: the thread that runs, and where it ends; end is 0 elsewhere
   int next = 0, limit = 0, alive = 0, at_barrier = 0, at_warp = 0, votes = 0, counted = 0;
   size_t static_bytes = 0;
+  bool entered = false;  // some block of the launch has entered a static shared array
   std::vector<SharedArea*> areas;  // entered by this block
   std::vector<Copy> copies[kMaxThreads];
   unsigned batch[kMaxThreads];
@@ -103,8 +107,8 @@ extern Runtime rt;
 // What instrumented accesses are reported for, while a kernel runs.
 enum class Watch : int { kNothing, kRaces, kTime };
 extern Watch watch;
-// While nothing is watched, calls that report an access are taken out of the code as they are met. `see_calls` says whether
-// they have to be there, and is false where they cannot be put back.
+// While nobody wants to know, calls that report an access are taken out of the code as they are met. `see_calls` says
+// whether they have to be there, and is false where they cannot be put back.
 void leave_out(void* after, void* target);
 bool see_calls(bool needed);
 // Whether this thread of the process runs a kernel.
@@ -116,6 +120,7 @@ bool start_until(int limit);
 // The schedule of timed.cpp: starts a block's threads; runs what can run; notes where a thread waits or what it accesses.
 void timed_block();
 bool timed_sweep();
+Fiber* timed_next();  // the next lane of the step that is made, or null
 void timed_barrier();
 void timed_place(void* pc);
 void timed_pause();

@@ -15,14 +15,16 @@
 // end of a tile's use is hardly ever missed. Blocks without shared memory run thread after thread.
 #include <algorithm>
 
-#include "kernelward/emu/state.h"
+#include "kernelward/emu/timed.h"
 
 namespace kw {
 namespace emu {
+
+TimedThreads timed;
+
 namespace {
 
 constexpr uint64_t kAccess = 20, kPause = 100, kLatency = 300, kSpread = 400, kNextLoad = 10;
-constexpr unsigned kRow = 64;  // reads in one go
 constexpr int kPatience = 10000;  // steps of part of a warp before the rest goes once: it may be what they wait for
 
 struct WarpClock {
@@ -35,17 +37,12 @@ struct WarpClock {
   int divided = 0;         // steps in a row that left lanes behind
 };
 WarpClock clocks[kMaxWarps];
-uintptr_t place[kMaxThreads];  // of each lane's next access
-unsigned char storing[kMaxThreads];
-unsigned loads[kMaxThreads], reads[kMaxThreads];  // since the last step: of global memory, of shared memory
-uintptr_t furthest[kMaxThreads];  // in the code, of the reads since the last store or meeting
 
-bool shared_address(uintptr_t a) {
-  if (a - uintptr_t(rt.dynamic) < rt.dynamic_bytes) return true;
-  for (const SharedArea* area : rt.areas)
-    if (a - uintptr_t(area->body - kGuard) < area->bytes + 2 * kGuard) return true;
-  return false;
-}
+struct Step {
+  int first = 0;       // thread of the warp that goes
+  unsigned lanes = 0;  // which have not gone yet
+  uintptr_t at = 0;
+} step;
 
 uint64_t spread(int warp, unsigned drawn) {
   uint64_t z = rt.random + (uint64_t(blockIdx.x) << 32) + (uint64_t(blockIdx.y) << 16) + blockIdx.z;
@@ -62,13 +59,13 @@ void refresh(int w) {
   unsigned most = 0, row = 0, ready = 0;
   uintptr_t lowest = ~uintptr_t(0), highest = 0;
   for (int t = first; t < last; t++) {
-    most = std::max(most, loads[t]);
-    row = std::max(row, reads[t]);
-    loads[t] = reads[t] = 0;
+    most = std::max(most, timed.loads[t]);
+    row = std::max(row, timed.reads[t]);
+    timed.loads[t] = timed.reads[t] = 0;
     if (rt.wait[t] != Wait::kReady) continue;
     ready |= 1u << (t - first);
-    lowest = std::min(lowest, place[t]);
-    highest = std::max(highest, place[t]);
+    lowest = std::min(lowest, timed.place[t]);
+    highest = std::max(highest, timed.place[t]);
   }
   c.now += row * kAccess;
   if (most) c.now += kLatency + spread(w, c.drawn++) + most * kNextLoad;
@@ -77,43 +74,43 @@ void refresh(int w) {
   c.at = lowest;
   c.lanes = 0;
   for (int t = first; t < last; t++)
-    if ((ready >> (t - first) & 1) && place[t] == lowest) {
+    if ((ready >> (t - first) & 1) && timed.place[t] == lowest) {
       c.lanes |= 1u << (t - first);
-      c.stores = storing[t];
+      c.stores = timed.storing[t];
     }
 }
 
 }  // namespace
 
 void timed_place(void* pc) {
-  place[rt.current] = uintptr_t(pc);
-  storing[rt.current] = false;
-  furthest[rt.current] = 0;
+  timed.place[rt.current] = uintptr_t(pc);
+  timed.storing[rt.current] = false;
+  timed.furthest[rt.current] = 0;
 }
 
-void timed_pause() { place[rt.current] = ~uintptr_t(0); }
+void timed_pause() { timed.place[rt.current] = ~uintptr_t(0); }
 
-void timed_access(uintptr_t address, void* pc, bool store) {
-  if (rt.dynamic_bytes == 0 && rt.areas.empty()) return;
-  int t = rt.current;
-  if (!shared_address(address)) {
-    loads[t] += !store;
-    return;
+Fiber* timed_next() {
+  while (step.lanes) {
+    int t = step.first + __builtin_ctz(step.lanes);
+    step.lanes &= step.lanes - 1;
+    if (rt.wait[t] != Wait::kReady || timed.place[t] != step.at) continue;
+    if (step.lanes) {
+      const char* stack = static_cast<char*>(rt.fiber_of[step.first + __builtin_ctz(step.lanes)]->sp);
+      for (int line = 0; line < 12; line++) __builtin_prefetch(stack + 64 * line);
+    }
+    return rt.fiber_of[t];
   }
-  if (!store && uintptr_t(pc) <= furthest[t] && ++reads[t] < kRow) return;
-  place[t] = uintptr_t(pc);
-  storing[t] = store;
-  furthest[t] = store ? 0 : std::max(furthest[t], uintptr_t(pc));
-  rt.wait[t] = Wait::kReady;
-  suspend();
+  return nullptr;
 }
 
 void timed_block() {
+  step.lanes = 0;
   for (int w = 0; w < rt.warps; w++) clocks[w] = WarpClock();
-  std::fill(loads, loads + rt.threads, 0);
-  std::fill(reads, reads + rt.threads, 0);
-  std::fill(furthest, furthest + rt.threads, 0);
-  std::fill(place, place + rt.threads, 0);
+  std::fill(timed.loads, timed.loads + rt.threads, 0);
+  std::fill(timed.reads, timed.reads + rt.threads, 0);
+  std::fill(timed.furthest, timed.furthest + rt.threads, 0);
+  std::fill(timed.place, timed.place + rt.threads, 0);
   start_until(rt.threads);
 }
 
@@ -136,12 +133,9 @@ bool timed_sweep() {
     if (best < 0) return progress;
     progress = true;
     WarpClock& c = clocks[best];
-    uintptr_t at = c.at;
-    for (int l = 0; l < 32 && !rt.sticky_error; l++) {
-      int t = best * 32 + l;
-      if ((c.lanes >> l & 1) && rt.wait[t] == Wait::kReady && place[t] == at) resume(rt.fiber_of[t]);
-    }
-    c.now += at == ~uintptr_t(0) ? kPause : kAccess;
+    step = {best * 32, c.lanes, c.at};
+    while (Fiber* f = rt.sticky_error ? nullptr : timed_next()) resume(f);
+    c.now += step.at == ~uintptr_t(0) ? kPause : kAccess;
     refresh(best);
   }
   return progress;
