@@ -213,6 +213,6 @@ def environment(evaluator: Evaluator, backend: str) -> dict[str, Any]:
     }
     if backend == "triton":
         found["triton"] = importlib.metadata.version("triton")
-    if evaluator.on_gpu:
+    if evaluator.on_gpu and mode != "cuda":
         found["variants"] = ["plain"]  # there is no other way to run there, so plain cells stand for strict ones
     return found

@@ -185,7 +185,7 @@ class KernelRun:
     def _open(self, question: Question, draw: Draw) -> ChildSession:
         if self._session is None:
             self._session = self.host.zygote(self.mode).spawn(self.host.limits)
-            self._session.load(self.source)
+            self._session.load(self.source, {"strict": True})
         plain = not any(isinstance(v, Tensor) for v in draw.init_inputs)
         key = (
             question.entry.constants,

@@ -158,7 +158,8 @@ class Trial:
         with self.clock.phase("spawn"):
             self._session = self.host.zygote(self.mode).spawn(self.host.limits)
         with self.clock.phase("load"):
-            self.engine = self._session.load(self.task.candidate, self.spec.flags).engine
+            options = {**self.spec.flags, "strict": self.spec.adversarial}
+            self.engine = self._session.load(self.task.candidate, options).engine
 
     def _open_meanwhile(self) -> None:
         """Let compilers work while the first question's truth is computed; `session` waits for it."""
@@ -371,7 +372,8 @@ class Trial:
             if declared.outcome is Outcome.CORRECT:
                 message = f"right at the declared shape, not at {_shape(question)}: {result.message}"
                 return replace(answer, result=replace(result, reason="shape-specialised", message=message))
-        unexplained = ("warp-synchronous",) if self.spec.adversarial else ("value", "nan")
+        emulated = self.mode == "cuda-emulator"
+        unexplained = ("warp-synchronous",) if self.spec.adversarial and emulated else ("value", "nan")
         if self._explanation is not None and result.reason in unexplained:
             explained = self._run_explanation(answer)
             if explained is not None:
@@ -384,8 +386,9 @@ class Trial:
     def _run_explanation(self, answer: Answer) -> EntryResult | None:
         """A better reason for a failure, from the variant that explains; once per candidate.
 
-        Where the protocol asks for no race check, a race explains wrong values. Where it does, code that trusts a
-        warp's lockstep is wrong by value if a plain run, which keeps it, is wrong as well.
+        On the emulator: where the protocol asks for no race check, a race explains wrong values. Where it does, code
+        that trusts a warp's lockstep is wrong by value if a plain run, which keeps it, is wrong as well.
+        On a GPU: values that are right in a plain run depend on when warps run, or on memory that nobody wrote.
         """
         variant, self._explanation = self._explanation, None
         result, reference, seed = answer.result, answer.reference, answer.result.seed
@@ -399,6 +402,11 @@ class Trial:
         except ChildFailure as failure:
             self._failed(answer.question, seed, failure)
             return None
+        if self.spec.adversarial and result.reason in ("value", "nan"):
+            if not judged.ok:
+                return None
+            why = "right in a plain run, wrong where warps pause at barriers and unwritten memory is poisoned"
+            return replace(result, reason="race", message=f"{why}: {result.message}")
         if self.spec.adversarial:
             if judged.ok:
                 return None

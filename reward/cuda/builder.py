@@ -37,6 +37,9 @@ class Built:
         library: the shared library; under `load-inline` a Python extension module called `name`.
         image: cubin with the kernels in `symbols`; empty where the extension has none.
         symbols: canonical kernel expression -> symbol in the cubin.
+        strict_image: the same kernels with pauses and poison (`instrument`), under the same symbols; empty where nobody
+            asked for it, where the extension has variables in device memory (a second copy of the code has its own),
+            and where it does not compile.
         variables: names of variables in device memory.
         libraries: CUDA libraries that must be loaded before `library` (`cublas`).
         cached: it came out of the cache.
@@ -48,6 +51,7 @@ class Built:
     why: str = ""
     image: bytes = b""
     symbols: Mapping[str, str] = field(default_factory=dict)
+    strict_image: bytes = b""
     variables: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     cached: bool = False
@@ -77,19 +81,25 @@ class Builder:
         self._limits = limits or ToolLimits()
         self._device_options = device_options
 
-    def build(self, extension: ExtensionSource, directory: Path) -> Built:
+    def build(self, extension: ExtensionSource, directory: Path, strict: bool = False) -> Built:
         """The fast path where it can, torch's own otherwise.
+
+        Args:
+            strict: for strict runs as well.
 
         Raises:
             CompileFailure: the code is wrong, by a compiler that torch would use as well.
         """
         try:
-            return self.fast(extension, directory)
+            return self.fast(extension, directory, strict)
         except Unsupported as gap:
             return self.slow(extension, directory, f"{gap.feature}: {gap.message}")
 
-    def fast(self, extension: ExtensionSource, directory: Path) -> Built:
+    def fast(self, extension: ExtensionSource, directory: Path, strict: bool = False) -> Built:
         """NVRTC and our header.
+
+        Args:
+            strict: for strict runs as well.
 
         Raises:
             CompileFailure: the code is wrong.
@@ -102,9 +112,10 @@ class Builder:
             work = Path(scratch)
             parts = split(extension, lambda text: preprocess(text, work))
             units = host_units(extension, parts)
-            with ThreadPoolExecutor(2) as pool:
+            with ThreadPoolExecutor(3) as pool:
                 host = pool.submit(self.compile_host, units, work)
                 device = pool.submit(self.compile_device, extension, parts, instantiations(parts))
+                poisoned = pool.submit(self.compile_strict, extension, parts, instantiations(parts)) if strict else None
                 # A device error decides, whatever the host's compiler thinks of our header.
                 cubin = device.result()
                 library = host.result()
@@ -114,6 +125,7 @@ class Builder:
             extension.name,
             image=cubin.image,
             symbols=_by_name(cubin),
+            strict_image=b"" if poisoned is None else poisoned.result(),
             variables=tuple(symbol.qualified for symbol in parts.symbols),
             libraries=units.libraries,
         )
@@ -150,24 +162,44 @@ class Builder:
         """
         if not parts.kernels:
             return Cubin(b"", {})
+        return self._compile(extension, parts, expressions, strict=False)
+
+    def compile_strict(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> bytes:
+        """The kernels once more, for strict runs; nothing where that cannot be. See `Built.strict_image`."""
+        if not parts.kernels or parts.symbols:
+            return b""
+        try:
+            return self._compile(extension, parts, expressions, strict=True).image
+        except CompileFailure:
+            return b""
+
+    def _compile(
+        self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str], strict: bool
+    ) -> Cubin:
         # A variable's address is asked for as well: one that is static has a symbol of the compiler's making.
         variables = [f"&{symbol.qualified}" for symbol in parts.symbols]
-        program = self._program(extension, parts, [*expressions, *variables])
         try:
-            return nvrtc().compile(program)
+            return nvrtc().compile(self._program(extension, parts, [*expressions, *variables], strict))
         except CompileFailure as failure:
             plain = [kernel.qualified for kernel in parts.kernels if not kernel.template_params]
             if "__nv_name_map" not in str(failure) or set(plain) == set(expressions):
                 raise
             # An instantiation that was guessed from the text does not exist; the launch will name the right one.
-            return nvrtc().compile(self._program(extension, parts, [*plain, *variables]))
+            return nvrtc().compile(self._program(extension, parts, [*plain, *variables], strict))
 
-    def _program(self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str]) -> DeviceProgram:
-        program = device_program(extension, parts, self._arch, expressions)
+    def _program(
+        self, extension: ExtensionSource, parts: SplitSource, expressions: Sequence[str], strict: bool
+    ) -> DeviceProgram:
+        program = device_program(extension, parts, self._arch, expressions, strict)
         return replace(program, options=(*program.options, *self._device_options))
 
-    def more(self, extension: ExtensionSource, expressions: Sequence[str], directory: Path) -> Built:
+    def more(
+        self, extension: ExtensionSource, expressions: Sequence[str], directory: Path, strict: bool = False
+    ) -> Built:
         """A cubin with kernels that only the running host code could name.
+
+        Args:
+            strict: for strict runs as well.
 
         Raises:
             CompileFailure: they do not compile.
@@ -175,7 +207,8 @@ class Builder:
         with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as scratch:
             parts = split(extension, lambda text: preprocess(text, Path(scratch)))
         cubin = nvrtc().compile(device_program(extension, parts, self._arch, expressions))
-        return Built("nvrtc", b"", extension.name, image=cubin.image, symbols=_by_name(cubin))
+        again = self.compile_strict(extension, parts, expressions) if strict else b""
+        return Built("nvrtc", b"", extension.name, image=cubin.image, symbols=_by_name(cubin), strict_image=again)
 
     def slow(self, extension: ExtensionSource, directory: Path, why: str) -> Built:
         """torch's own `load_inline` or `load`, without importing what it builds.
@@ -205,11 +238,17 @@ def versions(host: PreparedHost | None) -> dict[str, str]:
 
 
 def request_key(
-    operation: str, arch: str, extension: ExtensionSource, versions: Mapping[str, str], expressions: Sequence[str] = ()
+    operation: str,
+    arch: str,
+    extension: ExtensionSource,
+    versions: Mapping[str, str],
+    expressions: Sequence[str] = (),
+    strict: bool = False,
 ) -> str:
     """The cache's key for one build: sources and flags as given, architecture, and what compiles them."""
     source = {**asdict(extension), "headers": dict(extension.headers)}
-    request = {"operation": operation, "arch": arch, "source": source, "expressions": sorted(expressions)}
+    request: dict[str, Any] = {"operation": operation, "arch": arch, "source": source}
+    request |= {"expressions": sorted(expressions), "strict": strict}
     return build_key({**request, "versions": dict(versions)})
 
 
@@ -255,7 +294,8 @@ def pack(built: Built) -> dict[str, bytes]:
         "variables": list(built.variables),
         "libraries": list(built.libraries),
     }
-    return {"library": built.library, "image": built.image, "about": json.dumps(about).encode()}
+    about_bytes = json.dumps(about).encode()
+    return {"library": built.library, "image": built.image, "strict": built.strict_image, "about": about_bytes}
 
 
 def unpack(files: Mapping[str, bytes], cached: bool) -> Built:
@@ -268,6 +308,7 @@ def unpack(files: Mapping[str, bytes], cached: bool) -> Built:
         about["why"],
         files["image"],
         about["symbols"],
+        files["strict"],
         tuple(about["variables"]),
         tuple(about["libraries"]),
         cached=cached,

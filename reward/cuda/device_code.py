@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..sandbox.engine import CompileFailure
 from .frontend import ExtensionSource, Unsupported
+from .instrument import BARRIERS, instrumented
 from .nvrtc import DeviceProgram, include_folders
 from .split_model import SplitSource
 
@@ -92,14 +93,14 @@ _CCCL = re.compile(r"<(?:cub|cuda|thrust)/|<cooperative_groups|<cuda_pipeline|<c
 _HALF = re.compile(r"\b(?:__)?(?:nv_)?(?:half2?|bfloat16\d?|bfloat162)\b|\b(?:Half|BFloat16)\b")
 
 
-@lru_cache(maxsize=1)
-def device_header() -> str:
-    """Text of `kernelward/device.h`."""
-    return (INCLUDE_DIR / "kernelward" / "device.h").read_text()
+@lru_cache
+def our_header(name: str) -> str:
+    """Text of `kernelward/<name>`."""
+    return (INCLUDE_DIR / "kernelward" / name).read_text()
 
 
 def device_program(
-    extension: ExtensionSource, split: SplitSource, arch: str, expressions: Sequence[str]
+    extension: ExtensionSource, split: SplitSource, arch: str, expressions: Sequence[str], strict: bool = False
 ) -> DeviceProgram:
     """The whole program: the device headers that the code needs, ours, then the code with its `#line` directives.
 
@@ -107,6 +108,7 @@ def device_program(
         extension, split: the candidate's extension and what `split` made of it.
         arch: real architecture, `sm_90`.
         expressions: kernels to instantiate (`instantiations`).
+        strict: with pauses and poison (`instrument`).
 
     Raises:
         CompileFailure: a forbidden include.
@@ -130,14 +132,18 @@ def device_program(
     if any(_CCCL.search(line) for line in wanted):
         lines.append("#define KW_WITH_CCCL 1")
     lines += ["#include <kernelward/device.h>", *wanted, "#define pow(...) kw_pow(__VA_ARGS__)"]
-    lines.append(split.line_map.annotate(split.device))
+    headers = {"kernelward/device.h": our_header("device.h")}
+    if strict:
+        lines += ["#include <kernelward/strict.h>", BARRIERS]
+        headers["kernelward/strict.h"] = our_header("strict.h")
+    lines.append(split.line_map.annotate(instrumented(split.device) if strict else split.device))
     if half:
         _require("cuda_fp16.h")
     return DeviceProgram(
         source="\n".join(lines),
         arch=arch,
         options=device_options(extension.flags.cuda_cflags),
-        headers={"kernelward/device.h": device_header()},
+        headers=headers,
         expressions=tuple(expressions),
     )
 

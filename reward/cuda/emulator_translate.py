@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..sandbox.engine import CompileFailure
 from .emulator_includes import edit_includes, implicit_includes
 from .frontend import ExtensionSource, Unsupported
+from .instrument import unset_locals
 from .lexical import Edit, apply_edits, blank_comments, blank_literals
 from .torch_units import check_units
 
@@ -305,6 +306,8 @@ def translate_text(text: str, prefix: str, headers: Sequence[str] = ()) -> str:
     edits += [Edit(m.start(), m.end(), "__attribute__((noinline))") for m in _NOINLINE.finditer(code)]
     edits += _edit_shared(text, code, prefix)
     edits += _edit_launches(text, code)
+    # g++'s own pattern does not do: where a path sets the variable, it takes the others to do so too (seen with 12)
+    edits += unset_locals(text)
     return apply_edits(text, edits)
 
 

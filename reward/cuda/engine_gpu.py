@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..sandbox import confinement, landlock
 from ..sandbox.engine import CompileFailure, LoadContext, load_module
@@ -26,6 +26,9 @@ from .lexical import point_into
 from .nvrtc import NvrtcMissing, include_folders, nvrtc
 from .toolchain import HostCompiler
 from .workshop import BuilderClient, Confinement, connect, start_workshop
+
+if TYPE_CHECKING:
+    from .gpu_memory import GuardedDeviceMemory
 
 HOST_FLAGS = ("-O0", "-DKERNELWARD_GPU", "-fvisibility=hidden")
 HOST_PARTS = ("kernelward/host.cpp", "kernelward/ops.cpp", "kernelward/gpu.cpp")
@@ -92,11 +95,15 @@ class CudaEngine:
         self._modules: list[GpuModule] = []
         self._paths: list[str] = []
         self._context = LoadContext(Path(), "cuda")
+        self._strict = False  # whether strict runs may follow
+        self._memory: GuardedDeviceMemory | None = None
 
     def warm(self) -> None:
         """Import torch, and start the workshop where there is none elsewhere."""
         for module in ("torch", "torch.nn.functional", "torch.utils.cpp_extension", "numpy", "math"):
             importlib.import_module(module)
+        with contextlib.suppress(ImportError):  # the driver's bindings are not there on machines without a GPU
+            importlib.import_module(f"{__package__}.gpu_memory")
         if self._bench is not None:
             return
         self._workshop = open_workshop(self._root)
@@ -116,6 +123,8 @@ class CudaEngine:
         import torch.utils.cpp_extension as cpp_extension
 
         self._modules, self._paths, self._context = [], [], context
+        self._strict = context.options.get("strict") is True
+        self._memory = _guarded_memory() if self._strict else None
         self.name = "nvrtc"
         self._client = self._start(context)
         failures: list[CompileFailure] = []
@@ -161,7 +170,7 @@ class CudaEngine:
         assert self._client is not None
         client = self._client
         with self._context.compiling():
-            built = client.build(extension)
+            built = client.build(extension, self._strict)
         if built.path == "nvrtc":
             try:
                 return self._fast(extension, built, client)
@@ -189,7 +198,7 @@ class CudaEngine:
 
         def more(names: Sequence[str]) -> Built:
             with self._context.compiling():
-                return client.more(extension, names)
+                return client.more(extension, names, self._strict)
 
         module = GpuModule(
             built,
@@ -197,22 +206,28 @@ class CudaEngine:
             self._driver,
             more=more,
             replace=lambda gap: self._slow(extension, gap),
+            memory=self._memory,
         )
         self._modules.append(module)
         self._paths.append(f"{extension.name}: nvrtc{' (cached)' if built.cached else ''}")
         return module
 
     def configure(self, variant: Mapping[str, Any]) -> None:
-        """There is only the plain variant; what is reported starts here."""
+        """Take the variant of the next run (`variants`); what is reported starts here."""
+        strict = variant.get("strict") is True
+        if self._memory is not None:
+            self._memory.on = strict
+            self._memory.damage.clear()
         for module in self._modules:
-            module.begin()
+            module.begin(strict)
 
     def findings(self) -> list[dict[str, Any]]:
         """What the last run showed: `code`, `message`, `count`.
 
         `build-path`: how each extension was built. `launches`: how many kernels were launched. `never-launched`: the
         candidate has kernels, and none ran. `launch-error`: a launch or a call about kernels failed, and the candidate
-        did not look. `launch-error-handled`: it did.
+        did not look. `launch-error-handled`: it did. `illegal-access`, `shared-out-of-bounds`: a strict run found
+        poison written beside a tensor, or behind a block's shared memory.
         """
         found = [{"code": "build-path", "message": text, "count": 1} for text in self._paths]
         if not self._modules:
@@ -221,12 +236,35 @@ class CudaEngine:
         found.append({"code": "launches", "message": f"{launches} kernel launches", "count": launches})
         if not launches and any(module.kernels for module in self._modules):
             found.append({"code": "never-launched", "message": "no kernel of the candidate was launched", "count": 1})
+        if self._memory is not None:
+            found += [{"code": "illegal-access", "message": text, "count": 1} for text in self._memory.damage]
+        strays = sum(module.strays for module in self._modules)
+        if strays:
+            where = "a kernel wrote behind its block's shared memory"
+            found.append({"code": "shared-out-of-bounds", "message": where, "count": strays})
         errors = [error for module in self._modules for error in module.errors]
         handled = [error for module in self._modules for error in module.handled]
         for code, failed in (("launch-error", errors), ("launch-error-handled", handled)):
             if failed:
                 found.append({"code": code, "message": failed[0], "count": len(failed)})
         return found
+
+
+def variants(strict: bool) -> list[dict[str, Any]]:
+    """The variants that one entry is run under on a GPU.
+
+    Args:
+        strict: tensors end where nothing is mapped, unwritten memory is poisoned, and warps pause at barriers
+            (`gpu_memory`, `instrument`), as far as the extension was built by the fast path; else one plain run.
+    """
+    return [{"strict": True}] if strict else [{}]
+
+
+def _guarded_memory() -> "GuardedDeviceMemory":
+    # In memory since `warm`, where there is a GPU.
+    from .gpu_memory import GuardedDeviceMemory
+
+    return GuardedDeviceMemory()
 
 
 def import_extension(built: Built, directory: Path) -> Any:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from .binding import Extension
+from .binding import Extension, Memory
 from .builder import Built
 from .demangle import expression_of
 from .frontend import Unsupported
 from .nvrtc import library_candidates
 
 _RESOLVE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p)
+_TWIN = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _SYMBOL = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
 )
@@ -28,7 +29,12 @@ LAUNCHING = (
 
 
 class _Table(ctypes.Structure):
-    _fields_ = (("resolve", _RESOLVE), ("symbol", _SYMBOL), *((name, ctypes.c_void_p) for name in LAUNCHING))
+    _fields_ = (
+        ("resolve", _RESOLVE),
+        ("symbol", _SYMBOL),
+        *((name, ctypes.c_void_p) for name in LAUNCHING),
+        ("twin", _TWIN),
+    )
 
 
 class Driver(Protocol):
@@ -45,6 +51,9 @@ class Driver(Protocol):
 
     def variable(self, module: int, symbol: str) -> tuple[int, int]:
         """Device address and size in bytes of a variable of a module."""
+
+    def take(self, address: int) -> int:
+        """Read an unsigned 32-bit number in device memory and clear it."""
 
 
 class CudaDriver:
@@ -89,6 +98,15 @@ class CudaDriver:
         self._check(code, f"variable {symbol}")
         return address.value or 0, size.value
 
+    def take(self, address: int) -> int:
+        """See `Driver`."""
+        number = ctypes.c_uint32()
+        code = self._library.cuMemcpyDtoH_v2(ctypes.byref(number), ctypes.c_void_p(address), ctypes.c_size_t(4))
+        self._check(code, "reading a counter")
+        if number.value:
+            self._check(self._library.cuMemsetD32_v2(ctypes.c_void_p(address), 0, ctypes.c_size_t(1)), "clearing one")
+        return number.value
+
 
 def _mapped(stem: str) -> list[Path]:
     """Shared libraries of that name which this process has loaded."""
@@ -127,35 +145,49 @@ class GpuModule:
         driver: the CUDA driver.
         more: compiles kernels that only the running host code could name.
         replace: takes over for good where a kernel turns out to be beyond this path.
+        memory: where its tensors live.
 
     Attributes:
         launches: kernel launches since `begin`.
         errors: launches and calls about kernels that failed since `begin`, and nobody looked.
         handled: those where the candidate asked for the error; it may have had another way ready.
+        strays: calls since `begin` in which a kernel wrote behind its block's shared memory.
 
     Raises:
         Unsupported: the library needs something that is not there.
     """
 
-    def __init__(self, built: Built, directory: Path, driver: Driver, more: More, replace: Replace) -> None:
+    def __init__(
+        self,
+        built: Built,
+        directory: Path,
+        driver: Driver,
+        more: More,
+        replace: Replace,
+        memory: Memory | None = None,
+    ) -> None:
         self._driver = driver
         self._more = more
         self._replace = replace
         self._replacement: Any = None
         self._images = [(built.image, dict(built.symbols))] if built.image else []
         self._modules: list[tuple[int, dict[str, str]]] = []
+        self._strict_images = [built.strict_image] if built.image else []  # as many as there are of the others
+        self._strict_modules: dict[int, int] = {}  # by index
+        self._found: dict[int, tuple[int, str]] = {}  # function -> index of its module, symbol
         self._variables = built.variables
         self._trouble: Exception | None = None
         self.kernels = bool(built.image)
         self.launches = 0
         self.errors: list[str] = []
         self.handled: list[str] = []
+        self.strays = 0
         for name in ("cudart", *built.libraries):
             preload(name)
         path = directory / f"extension-{hashlib.sha256(built.library).hexdigest()[:20]}.so"
         path.write_bytes(built.library)
         try:
-            self._extension = Extension(path)
+            self._extension = Extension(path, memory)
         except OSError as error:
             raise Unsupported("undefined-symbol", str(error)) from error
         library = self._extension.library
@@ -166,11 +198,17 @@ class GpuModule:
             ctypes.POINTER(ctypes.c_char_p),
         )
         addresses = (ctypes.c_void_p(driver.address(name)) for name in LAUNCHING)
-        self._table = _Table(_RESOLVE(self._resolve), _SYMBOL(self._symbol), *addresses)
+        self._table = _Table(_RESOLVE(self._resolve), _SYMBOL(self._symbol), *addresses, _TWIN(self._twin))
         library.kw_gpu_bind(ctypes.byref(self._table))
 
-    def begin(self) -> None:
-        """Forget launches and errors; before a run that will be reported on."""
+    def begin(self, strict: bool = False) -> None:
+        """Forget launches and errors; before a run that will be reported on.
+
+        Args:
+            strict: launch the instrumented kernels, where there are any.
+        """
+        self._extension.library.kw_gpu_strict(int(strict))
+        self.strays = 0
         self.launches = 0
         self.errors = []
         self.handled = []
@@ -201,6 +239,8 @@ class GpuModule:
                 raise self._trouble from error
             raise
         unseen = self._collect()
+        for module in self._strict_modules.values():
+            self.strays += self._driver.take(self._driver.variable(module, "kw_strays")[0]) > 0
         if unseen:
             # The candidate did not look at cudaGetLastError; torch would find the error at its own next launch.
             raise RuntimeError(f"CUDA error: {unseen} (not checked by the candidate)")
@@ -232,17 +272,34 @@ class GpuModule:
         if expression is None:
             raise Unsupported("kernel-arguments", f"a kernel instantiated with a local type: {signature}")
         self._load()
-        for module, symbols in self._modules:
+        for index, (_, symbols) in enumerate(self._modules):
             if expression in symbols:
-                return self._driver.function(module, symbols[expression])
+                return self._named(index, symbols[expression])
         if self._variables:
             # A second cubin would have variables of its own.
             raise Unsupported("late-instantiation", f"{expression}, in code with variables in device memory")
         built = self._more([expression])
         self._images.append((built.image, dict(built.symbols)))
+        self._strict_images.append(built.strict_image)
         self._load()
-        module, symbols = self._modules[-1]
-        return self._driver.function(module, symbols[expression])
+        return self._named(len(self._modules) - 1, self._modules[-1][1][expression])
+
+    def _named(self, index: int, symbol: str) -> int:
+        function = self._driver.function(self._modules[index][0], symbol)
+        self._found[function] = index, symbol
+        return function
+
+    def _twin(self, function: int) -> int:
+        try:
+            index, symbol = self._found[function]
+            if not self._strict_images[index]:
+                return 0
+            if index not in self._strict_modules:
+                self._strict_modules[index] = self._driver.load(self._strict_images[index])
+            return self._driver.function(self._strict_modules[index], symbol)
+        except Exception as error:
+            self._trouble = error
+            return 0
 
     def _load(self) -> None:
         while self._images:

@@ -152,16 +152,17 @@ class Bench:
         operation = str(request["op"])
         extension = extension_from(request["extension"])
         expressions = [str(text) for text in request["expressions"]]
-        key = request_key(operation, self.arch, extension, self.versions, expressions)
+        strict = request["strict"] is True
+        key = request_key(operation, self.arch, extension, self.versions, expressions, strict)
         found = self.cache.get(key)
         if found is not None:
             return {"ok": True, "cached": True}, found
 
         def job(folder: Path) -> Built:
             if operation == "build":
-                return self.builder.build(extension, folder)
+                return self.builder.build(extension, folder, strict)
             if operation == "more":
-                return self.builder.more(extension, expressions, folder)
+                return self.builder.more(extension, expressions, folder, strict)
             return self.builder.slow(extension, folder, str(request["why"]))
 
         reply, files = self._compile(job, BUILD_S[operation])
@@ -282,9 +283,22 @@ class BuilderClient:
         self._channel = channel
         self._channel.settimeout(max(BUILD_S.values()) + 30)
 
-    def _ask(self, extension: ExtensionSource, operation: str, expressions: Sequence[str] = (), why: str = "") -> Built:
+    def _ask(
+        self,
+        extension: ExtensionSource,
+        operation: str,
+        expressions: Sequence[str] = (),
+        why: str = "",
+        strict: bool = False,
+    ) -> Built:
         source = {**asdict(extension), "headers": dict(extension.headers)}
-        request = {"op": operation, "extension": source, "expressions": list(expressions), "why": why}
+        request = {
+            "op": operation,
+            "extension": source,
+            "expressions": list(expressions),
+            "why": why,
+            "strict": strict,
+        }
         try:
             send_frame(self._channel, request)
             reply, _ = receive_frame(self._channel, MAX_REPLY)
@@ -304,13 +318,13 @@ class BuilderClient:
             data += piece
         return bytes(data)
 
-    def build(self, extension: ExtensionSource) -> Built:
+    def build(self, extension: ExtensionSource, strict: bool = False) -> Built:
         """See `Builder.build`."""
-        return self._ask(extension, "build")
+        return self._ask(extension, "build", strict=strict)
 
-    def more(self, extension: ExtensionSource, expressions: Sequence[str]) -> Built:
+    def more(self, extension: ExtensionSource, expressions: Sequence[str], strict: bool = False) -> Built:
         """See `Builder.more`."""
-        return self._ask(extension, "more", expressions)
+        return self._ask(extension, "more", expressions, strict=strict)
 
     def slow(self, extension: ExtensionSource, why: str) -> Built:
         """See `Builder.slow`."""

@@ -168,26 +168,32 @@ ENGINES: Mapping[str, Callable[[], Engine]] = {
 }
 
 
+_WITH_VARIANTS = {"cuda": f"{_REWARD}.cuda.engine_gpu", "cuda-emulator": f"{_REWARD}.cuda.engine_cpu"}
+
+
 def variants(mode: str, strict: bool) -> list[dict[str, Any]]:
     """The variants that one entry is run under: only the emulator has several.
 
     Args:
         mode: a key of `ENGINES`.
-        strict: with guards, and under several seeded schedules and poisons; else one plain run, as a GPU would do it.
+        strict: with guards and poison, and on the emulator under several seeded schedules; else one plain run, as a GPU
+            would do it.
     """
     if mode == "triton-interpreter" and not strict:
         return [{"guards": False}]
-    if mode != "cuda-emulator":
+    if mode not in _WITH_VARIANTS:
         return [{}]
-    return importlib.import_module(f"{_REWARD}.cuda.engine_cpu").variants(strict)
+    return importlib.import_module(_WITH_VARIANTS[mode]).variants(strict)
 
 
 def explanation(mode: str, strict: bool) -> dict[str, Any] | None:
     """The variant that tells why an answer was wrong, where the engine has one: run after such an answer only.
 
-    Strictly judged, that is a plain run (is code that trusts a warp's lockstep right where it may?); else the race
-    check.
+    Strictly judged, that is a plain run (is code that trusts a warp's lockstep right where it may? does the answer
+    depend on when warps run?); else the emulator's race check.
     """
+    if mode == "cuda" and strict:
+        return {}
     if mode != "cuda-emulator":
         return None
     return importlib.import_module(f"{_REWARD}.cuda.engine_cpu").explanation(strict)

@@ -35,7 +35,7 @@ def call(function: Any, *arguments: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values) or None
 
 
-class _Bytes:
+class DeviceBytes:
     """A piece of device memory as torch takes it: zero-copy, without ownership."""
 
     def __init__(self, pointer: int, size: int) -> None:
@@ -49,33 +49,38 @@ class _Bytes:
 
 
 class Mapped:
-    """One allocation mapped into this process's address space, readable and writable by one device."""
+    """One allocation mapped into this process's address space, readable and writable by one device.
 
-    def __init__(self, handle: Any, size: int, device: torch.device) -> None:
+    Args:
+        guard: bytes of address space on either side in which nothing will ever be mapped.
+    """
+
+    def __init__(self, handle: Any, size: int, device: torch.device, guard: int = 0) -> None:
         self.size = size
         self.device = device
-        self._address = call(driver.cuMemAddressReserve, size, 0, 0, 0)
+        self._reserved = size + 2 * guard
+        self._address = call(driver.cuMemAddressReserve, self._reserved, 0, 0, 0)
+        self.pointer = int(self._address) + guard
         try:
-            call(driver.cuMemMap, self._address, size, 0, handle, 0)
+            call(driver.cuMemMap, self.pointer, size, 0, handle, 0)
             access = driver.CUmemAccessDesc()
             access.location.type = _ON_DEVICE
             access.location.id = ordinal(device)
             access.flags = _READ_WRITE
-            call(driver.cuMemSetAccess, self._address, size, [access], 1)
+            call(driver.cuMemSetAccess, self.pointer, size, [access], 1)
         except BaseException:
-            call(driver.cuMemAddressFree, self._address, size)
+            call(driver.cuMemAddressFree, self._address, self._reserved)
             raise
-        self.pointer = int(self._address)
 
     def bytes(self, offset: int, size: int) -> torch.Tensor:
         """A uint8 tensor on a part of the memory; its storage covers nothing else."""
-        return torch.as_tensor(_Bytes(self.pointer + offset, size), device=self.device)
+        return torch.as_tensor(DeviceBytes(self.pointer + offset, size), device=self.device)
 
     def close(self) -> None:
         """Unmap; nothing may use the memory any more."""
         if self.pointer:
-            call(driver.cuMemUnmap, self._address, self.size)
-            call(driver.cuMemAddressFree, self._address, self.size)
+            call(driver.cuMemUnmap, self.pointer, self.size)
+            call(driver.cuMemAddressFree, self._address, self._reserved)
             self.pointer = 0
 
 
@@ -130,6 +135,24 @@ class DeviceBuffer:
             self.fd = -1
             del self.tensor
             self._mapping.close()
+
+
+class LocalBuffer(Mapped):
+    """Memory of this process alone, of at least `size` bytes, with nothing mapped on either side.
+
+    Raises:
+        MemoryError: no device memory left.
+        OSError: the driver refuses.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        properties = properties_of(device)
+        whole = padded(size, properties)
+        handle = call(driver.cuMemCreate, whole, properties, 0)
+        try:
+            super().__init__(handle, whole, device, guard=padded(1, properties))
+        finally:
+            call(driver.cuMemRelease, handle)
 
 
 class ImportedBuffer(Mapped):

@@ -4,7 +4,6 @@ Without a GPU everything is real but the driver: the host code is compiled and c
 a recorder stands where `cuLaunchKernel` would be.
 """
 
-import ctypes
 import os
 import textwrap
 import time
@@ -17,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 from emulated import CASES
+from gpu_driver import Recorder, extension, needs_tools
 from kernelward.reward.cuda.builder import Builder, Built
 from kernelward.reward.cuda.engine_gpu import gpu_host_compiler, import_extension
-from kernelward.reward.cuda.frontend import ExtensionSource, Flags, Unsupported, intercepted, record
+from kernelward.reward.cuda.frontend import ExtensionSource, Unsupported, intercepted, record
 from kernelward.reward.cuda.gpu_module import GpuModule
 from kernelward.reward.cuda.host_code import is_gap
-from kernelward.reward.cuda.nvrtc import NvrtcMissing, include_folders, library_candidates, nvrtc
 from kernelward.reward.cuda.toolchain import PreparedHost, ToolLimits
 from kernelward.reward.sandbox.buffers import OutputSpec
 from kernelward.reward.sandbox.engine import CompileFailure
@@ -31,18 +30,6 @@ from kernelward.reward.sandbox.limits import Limits
 from kernelward.reward.sandbox.session import Zygote
 from kernelward.suites.compare import flatten_outputs
 
-
-def _tools() -> bool:
-    try:
-        nvrtc()
-    except NvrtcMissing:
-        return False
-    return bool(include_folders() and library_candidates("libcudart"))
-
-
-needs_tools = pytest.mark.skipif(not _tools(), reason="needs NVRTC, CUDA's headers and libcudart (a toolkit or wheels)")
-
-DECLARE = "torch::Tensor run(torch::Tensor x, int64_t n);"
 SCALE = """
 #include <torch/extension.h>
 #include <cuda_runtime.h>
@@ -73,61 +60,6 @@ torch::Tensor run(torch::Tensor x, int64_t n) {
   return y;
 }
 """
-
-
-def extension(cuda: str, cpp: str = DECLARE, functions: tuple[str, ...] = ("run",), **flags: Any) -> ExtensionSource:
-    return ExtensionSource("e", (cpp,), (cuda,), functions, Flags(**flags), ("cpp_sources[0]", "cuda_sources[0]"))
-
-
-_LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int,
-    ctypes.c_void_p,
-    *[ctypes.c_uint] * 7,
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_void_p),
-    ctypes.c_void_p,
-)
-_SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
-
-
-class Recorder:
-    """A driver that writes down what it is asked for; `code` is what its launches answer."""
-
-    def __init__(self) -> None:
-        self.functions: dict[int, str] = {}
-        self.calls: list[tuple[Any, ...]] = []
-        self.images: list[bytes] = []
-        self.code = 0
-        self._launch = _LAUNCH(self._on_launch)
-        self._set = _SET(self._on_set)
-
-    def _on_launch(self, function: int, *rest: Any) -> int:
-        sizes, arguments = rest[:7], rest[8]
-        last = ctypes.cast(arguments[2], ctypes.POINTER(ctypes.c_int))[0]
-        self.calls.append((self.functions[function], sizes[:3], sizes[3:6], sizes[6], last))
-        return self.code
-
-    def _on_set(self, function: int, attribute: int, value: int) -> int:
-        self.calls.append((self.functions[function], attribute, value))
-        return 0
-
-    def address(self, name: str) -> int:
-        target = self._set if name == "cuFuncSetAttribute" else self._launch
-        return ctypes.cast(target, ctypes.c_void_p).value or 0
-
-    def load(self, image: bytes) -> int:
-        self.images.append(image)
-        return len(self.images)
-
-    def function(self, module: int, symbol: str) -> int:
-        assert symbol.encode() + b"\0" in self.images[module - 1]
-        handle = 1000 + len(self.functions)
-        self.functions[handle] = symbol
-        return handle
-
-    def variable(self, module: int, symbol: str) -> tuple[int, int]:
-        assert symbol.encode() + b"\0" in self.images[module - 1]
-        return 64, 16
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def extension(text: str) -> ExtensionSource:
 class Scripted(Builder):
     """A builder that does what the source says, so that the processes around it can be watched."""
 
-    def build(self, extension: ExtensionSource, directory: Path) -> Built:
+    def build(self, extension: ExtensionSource, directory: Path, strict: bool = False) -> Built:
         word, _, rest = extension.cpp[0].partition(" ")
         if word == "crash":
             os.kill(os.getpid(), 11)
@@ -71,11 +71,11 @@ def test_a_build_is_done_elsewhere_and_kept(workshop: socket.socket, cache: Buil
     assert cache.get(request_key("build", "sm_90", extension("echo hello"), VERSIONS)) is not None
 
 
-def test_builds_are_told_apart_by_source_architecture_and_operation(workshop: socket.socket) -> None:
+def test_builds_are_told_apart_by_source_architecture_and_whether_strict_runs_follow(workshop: socket.socket) -> None:
     source = extension("echo one")
     old, new = connect(workshop, "sm_80"), connect(workshop, "sm_90")
-    builds = [old.build(source), new.build(source), new.build(extension("echo two"))]
-    assert len({build.library for build in builds}) == 3
+    builds = [old.build(source), new.build(source), new.build(extension("echo two")), new.build(source, strict=True)]
+    assert len({build.library for build in builds}) == 4
     assert not any(build.cached for build in builds)
 
 

@@ -54,6 +54,8 @@ struct Gpu {
   int (*get_attribute)(int* value, int attribute, void* function);
   int (*active_blocks)(int* blocks, void* function, int block, size_t shared);
   int (*potential_block)(int* grid, int* block, void* function, void* shared_of_block, size_t shared, int limit);
+  // The same kernel with pauses and poison, for strict runs; null where there is none.
+  void* (*twin)(void* function);
 };
 
 void push_launch(dim3 grid, dim3 block, size_t shared = 0, cudaStream_t stream = nullptr);

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kernelward/torch.h"
@@ -21,6 +22,9 @@ thread_local void** identified = nullptr;
 thread_local cudaError_t pending = cudaSuccess;
 Report report;
 std::unordered_map<const char*, void*> functions;
+bool strict = false;
+std::unordered_map<void*, void*> twins;
+std::unordered_map<void*, std::vector<std::pair<int, int>>> attributes;  // as the candidate set them
 std::unordered_map<const void*, std::string>& symbols() {
   static std::unordered_map<const void*, std::string> table;
   return table;
@@ -54,16 +58,44 @@ int configuration_error(const Config& c, int code) {
   return empty || large ? int(cudaErrorInvalidConfiguration) : code;
 }
 
+constexpr int kStaticShared = 1, kDynamicShared = 8;  // attributes of functions
+constexpr size_t kSharedGuard = 1024;                 // as in strict.h
+
+// What a strict run launches in a kernel's place. Candidates only ever hold the kernel itself: what they ask about it is
+// true of that one, and what they set is set for both.
+void* twin_of(void* function) {
+  auto found = twins.find(function);
+  if (found != twins.end()) return found->second;
+  void* twin = gpu->twin(function);
+  if (twin) {
+    for (auto [attribute, value] : attributes[function])
+      if (attribute != kDynamicShared) gpu->set_attribute(twin, attribute, value);
+    int fixed = 0;
+    gpu->get_attribute(&fixed, kStaticShared, twin);
+    for (int most : {227, 163, 99})  // KiB that a block may have, by architecture
+      if (!gpu->set_attribute(twin, kDynamicShared, most * 1024 - fixed)) break;
+  }
+  return twins[function] = twin;
+}
+
+int launch_one(void* function, const Config& c, void** arguments, bool cooperative) {
+  if (c.shared > 0xFFFFFFFFu) return cudaErrorInvalidValue;
+  if (cooperative)
+    return gpu->launch_cooperative(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments);
+  return gpu->launch(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments, nullptr);
+}
+
 cudaError_t launch(void* function, const Config& c, void** arguments, bool cooperative, const char* what) {
   report.launches++;
-  int code;
-  if (c.shared > 0xFFFFFFFFu) {
-    code = cudaErrorInvalidValue;
-  } else if (cooperative) {
-    code = gpu->launch_cooperative(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments);
-  } else {
-    code = gpu->launch(function, c.grid.x, c.grid.y, c.grid.z, c.block.x, c.block.y, c.block.z, unsigned(c.shared), c.stream, arguments, nullptr);
+  void* twin = strict ? twin_of(function) : nullptr;
+  int code = 1, most = 0;
+  if (twin && !gpu->get_attribute(&most, kDynamicShared, function) && c.shared <= size_t(most)) {
+    Config guarded = c;
+    guarded.shared = (c.shared + 7) / 8 * 8 + kSharedGuard;
+    code = launch_one(twin, guarded, arguments, cooperative);
   }
+  // A twin takes more registers and more memory, so it may not fit where the kernel does.
+  if (code) code = launch_one(function, c, arguments, cooperative);
   return note(configuration_error(c, code), what);
 }
 
@@ -129,6 +161,9 @@ cudaError_t copy_symbol(const void* host, void* other, size_t count, size_t offs
 }
 
 cudaError_t set_function_attribute(void* function, int attribute, int value) {
+  attributes[function].emplace_back(attribute, value);
+  auto twin = twins.find(function);
+  if (twin != twins.end() && twin->second && attribute != kDynamicShared) gpu->set_attribute(twin->second, attribute, value);
   return note(gpu->set_attribute(function, attribute, value), "cudaFuncSetAttribute");
 }
 cudaError_t function_attributes(cudaFuncAttributes* a, void* function) {
@@ -163,6 +198,8 @@ cudaError_t kw_last_error(bool clear) {
 
 extern "C" {
 __attribute__((visibility("default"))) void kw_gpu_bind(const kw::Gpu* table) { gpu = table; }
+// Whether launches take the instrumented kernels from here on.
+__attribute__((visibility("default"))) void kw_gpu_strict(int on) { strict = on; }
 // Before each call from Python; a configuration left behind by a call that threw must not serve the next.
 __attribute__((visibility("default"))) void kw_gpu_begin() {
   configs.clear();

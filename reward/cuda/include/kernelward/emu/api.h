@@ -49,6 +49,16 @@ struct cudaFuncAttributes { size_t sharedSizeBytes = 0, constSizeBytes = 0, loca
 struct cudaPointerAttributes { int type = 2, device = 0; void *devicePointer = nullptr, *hostPointer = nullptr; };
 
 namespace kw {
+// Behind the declaration of a local without an initialiser (`instrument.py`): bytes 0xFE.
+template <class T> __attribute__((always_inline)) inline void unset(T& variable) {
+  if constexpr (std::is_arithmetic<T>::value || std::is_pointer<T>::value) {
+    std::remove_cv_t<T> value;
+    __builtin_memset(&value, 0xFE, sizeof value);
+    variable = value;
+  } else if constexpr (std::is_trivially_default_constructible<T>::value) {
+    __builtin_memset((void*)&variable, 0xFE, sizeof variable);
+  }
+}
 namespace emu {
 cudaError_t last_error(bool clear);
 cudaError_t sticky_error();
