@@ -152,3 +152,17 @@ def replaced(text: str, old: str, new: str) -> str:
     """`text` with one piece exchanged; the piece must be there once."""
     assert text.count(old) == 1, (old, text.count(old))
     return text.replace(old, new)
+
+
+HEAD = "#include <torch/extension.h>\n#include <cuda_runtime.h>\n#include <cuda_fp16.h>\n"
+
+
+def codes(module: EmulatedModule) -> set[str]:
+    return {finding.code for finding in module.report()["findings"]}
+
+
+def host(kernel: str, launch: str, output: str = "torch::zeros({64}, x.options())", x: str = "float") -> str:
+    """A kernel and a function `f(x)` that launches it into `y`."""
+    return f"""{kernel}
+torch::Tensor f(torch::Tensor x) {{ auto y = {output}; {launch}; return y; }}
+""".replace("X_PTR", f"x.data_ptr<{x}>()").replace("Y_PTR", f"y.data_ptr<{x}>()")

@@ -97,7 +97,7 @@ def test_two_clocks_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Refusing(Builder):
-    def build(self, extension: ExtensionSource, directory: Path) -> Built:
+    def build(self, extension: ExtensionSource, directory: Path, strict: bool = False) -> Built:
         raise CompileFailure("host-compile", "these words")
 
 
