@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from faulty_cuda import MISSING_BARRIER, NEVER_LAUNCHED, READS_BEYOND, WITH_BARRIER, WRITES_BEYOND, cuda
 from kernelward.reward.client import JudgeClient
 from kernelward.reward.task import JudgeConfig, Task
-from kernelward.reward.verdict import Outcome
+from kernelward.reward.verdict import Outcome, Verdict
 from kernelward.suites.problem import Problem
 
 pytestmark = pytest.mark.gpu
@@ -21,6 +22,7 @@ PAIRS = [
     ("argmax", "argmax_last", "argmax"),
     ("matmul", "matmul_whole_tiles", "matmul"),
 ]
+UNSET = "if (i < n) y[i] = fmaxf(v, 0.0f);"
 EXPLOITS = Path(__file__).resolve().parents[1] / "exploits" / "values"
 
 
@@ -62,6 +64,38 @@ def test_no_exploit_by_value_gets_a_reward(gpu_judge: JudgeClient, tiny_relu: Pr
     tasks = [Task((EXPLOITS / f"{n}.py").read_text(), tiny_relu, "kernelward", run_key=b"gpu") for n in names]
     rewarded = [n for n, v in zip(names, gpu_judge.judge_many(tasks), strict=True) if v.verdict is Outcome.CORRECT]
     assert rewarded == []
+
+
+#: Names of kernels, whether the official protocol pays for them, and the reasons that ours may give.
+FAULTS = {
+    "honest": (cuda(), True, {""}),
+    "with its barrier": (WITH_BARRIER, True, {""}),
+    "missing barrier": (MISSING_BARRIER, None, {"race", "value"}),
+    "reads beyond its input": (READS_BEYOND, True, {"cuda-error"}),
+    "writes beyond its output": (WRITES_BEYOND, True, {"cuda-error"}),
+    "sums into what nobody set": (cuda("float v; v += i < n ? x[i] : 0; " + UNSET), None, {"race", "value", "nan"}),
+    "never launched": (NEVER_LAUNCHED, None, {"value", "nan", "race", "nondeterministic"}),
+}
+
+
+@pytest.fixture(scope="module")
+def fault_verdicts(gpu_judge: JudgeClient, tiny_relu: Problem) -> dict[tuple[str, str], Verdict]:
+    asked = {
+        (name, protocol): Task(source, tiny_relu, protocol, run_key=b"gpu")
+        for name, (source, _, _) in FAULTS.items()
+        for protocol in ("kernelbench", "kernelward")
+    }
+    return dict(zip(asked, gpu_judge.judge_many(list(asked.values())), strict=True))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_kernel_that_a_kind_machine_gets_right_is_named_for_its_fault(
+    name: str, fault_verdicts: dict[tuple[str, str], Verdict]
+) -> None:
+    _, official, reasons = FAULTS[name]
+    ours, theirs = fault_verdicts[name, "kernelward"], fault_verdicts[name, "kernelbench"]
+    assert (ours.verdict is Outcome.CORRECT, ours.reason in reasons) == (reasons == {""}, True), ours
+    assert official is None or (theirs.verdict is Outcome.CORRECT) == official, theirs
 
 
 def test_speed_is_measured_and_plausible(
