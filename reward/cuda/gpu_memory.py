@@ -16,6 +16,7 @@ import torch
 
 from ..sandbox.gpu_buffers import DeviceBytes, LocalBuffer
 from .binding import Memory
+from .gpu_module import capturing
 from .operators import FRESH
 
 #: What addresses of tensors are a multiple of: the widest load of one thread, up to Hopper and since Blackwell. A right
@@ -94,7 +95,7 @@ class GuardedDeviceMemory(Memory):
 
     def adopt(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Guarded copies; tensors that overlap share one, so writes through one are seen through the other."""
-        if not self.on:
+        if not self.on or capturing():
             return tensors
         spans = sorted(
             (t.data_ptr(), t.data_ptr() + extent_of(t), i)
@@ -121,7 +122,7 @@ class GuardedDeviceMemory(Memory):
 
     def result(self, name: str, tensor: torch.Tensor, values: Sequence[Any]) -> torch.Tensor:
         """Views stay where they are; a new tensor moves into guarded memory (poisoned where it is fresh)."""
-        if not self.on or not tensor.is_cuda or not tensor.numel() or self._find(tensor) is not None:
+        if not self.on or not tensor.is_cuda or not tensor.numel() or self._find(tensor) is not None or capturing():
             return tensor
         storage = tensor.untyped_storage().data_ptr()
         if any(isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == storage for v in values):

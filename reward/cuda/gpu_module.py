@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
 from .binding import Extension, Memory
 from .builder import Built
 from .demangle import expression_of
@@ -17,6 +19,7 @@ _TWIN = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _SYMBOL = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
 )
+_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)  # as it was before the candidate
 LAUNCHING = (
     "cuLaunchKernel",
     "cuLaunchCooperativeKernel",
@@ -108,6 +111,11 @@ class CudaDriver:
         return number.value
 
 
+def capturing() -> bool:
+    """Whether a CUDA graph is being recorded: nothing may be waited for then."""
+    return _is_capturing is not None and bool(_is_capturing())
+
+
 def _mapped(stem: str) -> list[Path]:
     """Shared libraries of that name which this process has loaded."""
     with open("/proc/self/maps") as file:
@@ -182,6 +190,7 @@ class GpuModule:
         self.errors: list[str] = []
         self.handled: list[str] = []
         self.strays = 0
+        self._strict = False
         for name in ("cudart", *built.libraries):
             preload(name)
         path = directory / f"extension-{hashlib.sha256(built.library).hexdigest()[:20]}.so"
@@ -207,7 +216,7 @@ class GpuModule:
         Args:
             strict: launch the instrumented kernels, where there are any.
         """
-        self._extension.library.kw_gpu_strict(int(strict))
+        self._strict = strict
         self.strays = 0
         self.launches = 0
         self.errors = []
@@ -226,6 +235,9 @@ class GpuModule:
     def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._replacement is not None:
             return getattr(self._replacement, name)(*args, **kwargs)
+        # What a graph records is replayed in other runs, timed ones among them: it is the code as it was written.
+        strict = self._strict and not capturing()
+        self._extension.library.kw_gpu_strict(int(strict))
         self._extension.library.kw_gpu_begin()
         self._trouble = None
         try:
@@ -239,7 +251,7 @@ class GpuModule:
                 raise self._trouble from error
             raise
         unseen = self._collect()
-        for module in self._strict_modules.values():
+        for module in self._strict_modules.values() if strict else ():
             self.strays += self._driver.take(self._driver.variable(module, "kw_strays")[0]) > 0
         if unseen:
             # The candidate did not look at cudaGetLastError; torch would find the error at its own next launch.

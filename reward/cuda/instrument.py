@@ -29,6 +29,8 @@ _KEPT = re.compile(
 )
 _SHARED = re.compile(r"\b__shared__\b")
 _MEETS = re.compile(r"(?:[\w.]+\s*\.\s*sync\s*\(\s*\)|(?:\w+\s*::\s*)*sync\s*\(\s*\w+\s*\))\s*;")
+#: Statements in which a warp may wait for others. Behind one of them the others must not be made to wait for it.
+_MAY_WAIT = re.compile(r"\b(?:while|do|goto|asm|__asm__)\b")
 _ON_DEVICE = re.compile(r"\b__(?:global|device)__\b")
 
 
@@ -103,7 +105,9 @@ def _behind(tree: SourceTree, declaration: tree_sitter.Node) -> Iterator[Edit]:
     if _SHARED.search(head):
         body = function.child_by_field_name("body")
         outermost = body is not None and declaration.parent is not None and declaration.parent.id == body.id
-        if "extern" not in head and outermost and _is_kernel(tree, function):
+        if "extern" in head or not outermost or not _is_kernel(tree, function) or body is None:
+            return
+        if not _MAY_WAIT.search(tree.code[tree.text.span(body)[0] : tree.text.span(declaration)[0]]):
             yield Edit(end, end, "".join(f" kw::unset_shared({name});" for name in found))
     elif not _KEPT.search(head):
         yield Edit(end, end, "".join(f" kw::unset({name});" for name in found))

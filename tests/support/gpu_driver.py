@@ -33,6 +33,7 @@ _LAUNCH = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_void_p),
     ctypes.c_void_p,
 )
+_FIT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
 _GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_int), ctypes.c_int, ctypes.c_void_p)
 _SET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
 
@@ -54,6 +55,7 @@ class Recorder:
         self._launch = _LAUNCH(self._on_launch)
         self._set = _SET(self._on_set)
         self._get = _GET(self._on_get)
+        self._fit = _FIT(self._on_fit)
         self.strays: dict[int, int] = {}
 
     def _on_launch(self, function: int, *rest: Any) -> int:
@@ -67,12 +69,21 @@ class Recorder:
         value[0] = {1: 64, 8: 49152}.get(attribute, 0)
         return 0
 
+    def _on_fit(self, blocks: Any, function: int, block: int, shared: int) -> int:
+        blocks[0] = 7 if shared else 8
+        return 0
+
     def _on_set(self, function: int, attribute: int, value: int) -> int:
         self.calls.append((self.functions[function], attribute, value))
         return 0
 
     def address(self, name: str) -> int:
-        target = {"cuFuncSetAttribute": self._set, "cuFuncGetAttribute": self._get}.get(name, self._launch)
+        others = {
+            "cuFuncSetAttribute": self._set,
+            "cuFuncGetAttribute": self._get,
+            "cuOccupancyMaxActiveBlocksPerMultiprocessor": self._fit,
+        }
+        target = others.get(name, self._launch)
         return ctypes.cast(target, ctypes.c_void_p).value or 0
 
     def load(self, image: bytes) -> int:

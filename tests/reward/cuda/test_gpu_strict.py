@@ -12,6 +12,7 @@ import pytest
 import torch
 from emulated import CASES
 from gpu_driver import Recorder, extension, needs_tools
+from kernelward.reward.cuda import gpu_module
 from kernelward.reward.cuda.builder import Builder, Built
 from kernelward.reward.cuda.engine_gpu import gpu_host_compiler, variants
 from kernelward.reward.cuda.frontend import ExtensionSource, Unsupported
@@ -125,6 +126,41 @@ def test_a_launch_in_a_strict_run_has_a_guard_behind_its_shared_memory(builder: 
     driver.calls.clear()
     module.run(torch.zeros(5), 49153)  # more than it has asked for: the kernel itself, and its error
     assert [call[3] for call in driver.calls if len(call) == 5] == [49153, 1024]
+
+
+@needs_tools
+def test_what_a_graph_records_is_the_kernel_that_was_written(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Recorder()
+    module = load(builder, extension(TWO), tmp_path, driver)
+    module.begin(True)
+    monkeypatch.setattr(gpu_module, "capturing", lambda: True)
+    module.run(torch.zeros(5), 64)
+    assert [call[3] for call in driver.calls if len(call) == 5] == [64, 0]
+    monkeypatch.setattr(gpu_module, "capturing", lambda: False)
+    module.run(torch.zeros(5), 64)
+    assert [call[3] for call in driver.calls if len(call) == 5][2:] == [64 + 1024, 1024]
+
+
+@needs_tools
+def test_who_asks_how_many_blocks_fit_hears_of_the_kernel_that_will_run(builder: Builder, tmp_path: Path) -> None:
+    asks = """
+    __global__ void k(float* x, int a, int n) { x[0] = n; }
+    torch::Tensor run(torch::Tensor x, int64_t n) {
+      int blocks = 0;
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k, 256, 0);
+      k<<<blocks, 256>>>(x.data_ptr<float>(), 0, blocks);
+      return x;
+    }
+    """
+    driver = Recorder()
+    module = load(builder, extension("#include <torch/extension.h>" + asks), tmp_path, driver)
+    for strict, blocks in ((False, 8), (True, 7)):
+        driver.calls.clear()
+        module.begin(strict)
+        module.run(torch.zeros(5), 64)
+        assert driver.calls[-1][1] == (blocks, 1, 1)
 
 
 @needs_tools

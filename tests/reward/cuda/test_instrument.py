@@ -64,6 +64,11 @@ def test_what_is_set_or_no_variable_of_its_own_stays_as_it_is(statement: str) ->
 
 def test_shared_arrays_are_poisoned_where_the_whole_block_comes_by() -> None:
     assert inside("__shared__ float a[4], b;") == "__shared__ float a[4], b; kw::unset_shared(a); kw::unset_shared(b);"
+    late = "for (int i = 0; i < n; i++) y[i] = 0; __shared__ float a[4];"
+    assert inside(late) == late + " kw::unset_shared(a);"
+    # A warp may wait for what others do behind their declaration.
+    waits = "while (*(volatile float*)y == 0); __shared__ float a[4];"
+    assert inside(waits) == waits
     helper = "__device__ void f() { __shared__ float a[4]; }"
     assert instrumented(helper) == helper
 

@@ -61,6 +61,8 @@ int configuration_error(const Config& c, int code) {
 constexpr int kStaticShared = 1, kDynamicShared = 8;  // attributes of functions
 constexpr size_t kSharedGuard = 1024;                 // as in strict.h
 
+size_t guarded(size_t shared) { return (shared + 7) / 8 * 8 + kSharedGuard; }
+
 // What a strict run launches in a kernel's place. Candidates only ever hold the kernel itself: what they ask about it is
 // true of that one, and what they set is set for both.
 void* twin_of(void* function) {
@@ -90,9 +92,9 @@ cudaError_t launch(void* function, const Config& c, void** arguments, bool coope
   void* twin = strict ? twin_of(function) : nullptr;
   int code = 1, most = 0;
   if (twin && !gpu->get_attribute(&most, kDynamicShared, function) && c.shared <= size_t(most)) {
-    Config guarded = c;
-    guarded.shared = (c.shared + 7) / 8 * 8 + kSharedGuard;
-    code = launch_one(twin, guarded, arguments, cooperative);
+    Config larger = c;
+    larger.shared = guarded(c.shared);
+    code = launch_one(twin, larger, arguments, cooperative);
   }
   // A twin takes more registers and more memory, so it may not fit where the kernel does.
   if (code) code = launch_one(function, c, arguments, cooperative);
@@ -181,7 +183,11 @@ cudaError_t function_attributes(cudaFuncAttributes* a, void* function) {
   return note(code, "cudaFuncGetAttributes");
 }
 cudaError_t active_blocks(int* blocks, void* function, int block, size_t shared) {
-  return note(gpu->active_blocks(blocks, function, block, shared), "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
+  int code = gpu->active_blocks(blocks, function, block, shared), fewer = 0;
+  // Who asks may go on to wait for all blocks at once: so many of the twin's have to fit.
+  void* twin = strict && !code ? twin_of(function) : nullptr;
+  if (twin && !gpu->active_blocks(&fewer, twin, block, guarded(shared)) && fewer && fewer < *blocks) *blocks = fewer;
+  return note(code, "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
 }
 cudaError_t potential_block(int* grid, int* block, void* function, size_t shared, int limit) {
   return note(gpu->potential_block(grid, block, function, nullptr, shared, limit), "cudaOccupancyMaxPotentialBlockSize");
