@@ -26,7 +26,7 @@ ALIGN, ALIGN_BLACKWELL = 16, 32
 MOST = 2 << 30
 #: Bytes of mapped memory that wait for the next call.
 KEPT = 256 << 20
-#: NaN and a large finite number by turns, as in `strict.h`.
+#: NaN and a large finite number by turns.
 POISON = 0x7B7B7B7BFFFFFFFF
 
 _synchronize = torch.cuda.synchronize  # as it was before the candidate

@@ -35,8 +35,10 @@ __device__ __forceinline__ void syncthreads(unsigned line) {
   pause(line);
 }
 
-// NaN and a large finite number by turns: `fmaxf` drops the one, and not the other.
-__device__ __forceinline__ unsigned poisoned(unsigned i) { return i % 2 ? 0x7B7B7B7Bu : 0xFFFFFFFFu; }
+// NaN and large numbers of either sign by turns: `fmaxf` and `fminf` drop NaN, and each of them one of the signs.
+__device__ __forceinline__ unsigned poisoned(unsigned i) {
+  return i % 2 == 0 ? 0xFFFFFFFFu : i % 4 == 1 ? 0x7B7B7B7Bu : 0xFBFBFBFBu;
+}
 __device__ __forceinline__ void poison(unsigned* words, unsigned count) {
   for (unsigned i = lane_of_block(); i < count; i += threads_of_block()) words[i] = poisoned(i);
 }
