@@ -19,7 +19,8 @@ _TWIN = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _SYMBOL = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_size_t)
 )
-_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)  # as it was before the candidate
+_is_initialized = torch.cuda.is_initialized  # as they were before the candidate
+_is_capturing = torch.cuda.is_current_stream_capturing
 LAUNCHING = (
     "cuLaunchKernel",
     "cuLaunchCooperativeKernel",
@@ -113,7 +114,7 @@ class CudaDriver:
 
 def capturing() -> bool:
     """Whether a CUDA graph is being recorded: nothing may be waited for then."""
-    return _is_capturing is not None and bool(_is_capturing())
+    return _is_initialized() and bool(_is_capturing())
 
 
 def _mapped(stem: str) -> list[Path]:
